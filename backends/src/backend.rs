@@ -44,6 +44,7 @@ pub struct Setup {
     pub key_file: Option<PathBuf>,
     /// WireGuard's preshared key, if the environment names a file.
     pub preshared_file: Option<PathBuf>,
+    pub key_requests: KeyRequests,
     /// How the packet engine reads and sends packets.
     pub features: Features,
 }
@@ -62,6 +63,7 @@ impl Setup {
             refuse_insecure: false,
             key_file: None,
             preshared_file: None,
+            key_requests: KeyRequests::default(),
             features: Features::default(),
         }
     }
@@ -186,19 +188,37 @@ impl PeerRules for AddressRules {
     }
 }
 
-/// Requests another identity from a running network, because an older node has the same one.
+/// Requests about the keys of a running network. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Renewal(Arc<Notify>);
+pub struct KeyRequests(Arc<[Notify; 2]>);
 
-impl Renewal {
-    pub fn ask(&self) {
-        self.0.notify_one();
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyRequest {
+    Renew,
+    Read,
+}
+
+impl KeyRequests {
+    /// This node needs another identity, because an older node has the same one.
+    pub fn renew(&self) {
+        let [renew, _] = &*self.0;
+        renew.notify_one();
+    }
+
+    /// The key files may have changed.
+    pub fn read_again(&self) {
+        let [_, read] = &*self.0;
+        read.notify_one();
     }
 
     /// # Cancel safety
     /// Dropping the future loses no request.
-    pub(crate) async fn asked(&self) {
-        self.0.notified().await;
+    pub(crate) async fn next(&self) -> KeyRequest {
+        let [renew, read] = &*self.0;
+        tokio::select! {
+            () = renew.notified() => KeyRequest::Renew,
+            () = read.notified() => KeyRequest::Read,
+        }
     }
 }
 
@@ -234,8 +254,8 @@ pub trait Backend: Send {
         None
     }
 
-    /// `None` if the network cannot change its identity.
-    fn renewal(&self) -> Option<Renewal> {
+    /// `None` if the network has no keys.
+    fn key_requests(&self) -> Option<KeyRequests> {
         None
     }
 

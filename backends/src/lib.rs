@@ -21,7 +21,7 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
+pub use backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};

@@ -26,8 +26,8 @@ pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The argument tells the reconciler that the plan has changed.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
-struct Running<P, K> {
-    reconciler: Reconciler<P, K>,
+struct Running {
+    reconciler: Reconciler,
     background: Option<BackgroundWork>,
     observer: Arc<dyn NetworkHandle>,
 }
@@ -58,15 +58,16 @@ pub(crate) async fn join_kernel(
 /// Applies a plan for the first time. `engines` are the counters of the packet engines, by device.
 /// `background` runs concurrently with the reconciler. Fails if the data plane cannot be set up at
 /// all.
-pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
-    plan: P,
-    kernel: K,
+pub(crate) async fn join(
+    plan: impl Plan + 'static,
+    kernel: impl Kernel + 'static,
     engines: Vec<(String, Arc<Counters>)>,
     underlay: &Underlay,
     leases: &LeaseTable,
     setup: &Setup,
     background: Option<BeginBackground>,
 ) -> Result<Box<dyn Network>, Problem> {
+    let (plan, kernel) = (Arc::new(plan), Box::new(kernel));
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer =
         Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), engines });
@@ -75,13 +76,13 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
 }
 
 /// Works independently of the task that runs the network's reconciler.
-struct Handle<P> {
-    plan: Arc<P>,
+struct Handle {
+    plan: Arc<dyn Plan>,
     progress: Arc<Progress>,
     engines: Vec<(String, Arc<Counters>)>,
 }
 
-impl<P: Plan> NetworkHandle for Handle<P> {
+impl NetworkHandle for Handle {
     fn status(&self) -> Status {
         Status::of(&self.progress, &self.engines)
     }
@@ -98,7 +99,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
 }
 
 #[async_trait]
-impl<P: Plan, K: Kernel> Network for Running<P, K> {
+impl Network for Running {
     async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) {
         let run = self.reconciler.run(inputs, out);
         match self.background {

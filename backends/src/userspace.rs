@@ -6,6 +6,7 @@ pub(crate) mod wireguard;
 
 use crate::handover::Files;
 use async_trait::async_trait;
+use netlink::run_blocking;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
@@ -25,7 +26,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use types::{Coded, Family, Problem, Subnets};
+use types::{Addresses, Coded, Family, Problem, Subnets};
 
 struct Device {
     base: EngineDevice,
@@ -87,6 +88,20 @@ impl EngineDevice {
     /// The device exists and is open in this process.
     fn is_open(&self) -> bool {
         self.engine.device_index().is_some()
+    }
+
+    /// Opens the device and the sockets unless they are open, and starts the threads anew.
+    fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+        run_blocking(|| self.engine.open_and_start(listen))
+    }
+
+    /// The device stays open.
+    fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+        run_blocking(|| self.engine.rebind_and_restart(listen))
+    }
+
+    fn close(&mut self) {
+        run_blocking(|| self.engine.close_device());
     }
 
     /// The first field is the device.
@@ -190,7 +205,7 @@ impl<K: Kernel> UserspaceKernel<K> {
                     let why = Problem::new("underlay-address-missing", text);
                     return vec![OpError::new(op, FailureKind::Other, why)];
                 };
-                if let Err(error) = device.base.engine.open_and_start(address) {
+                if let Err(error) = device.base.open(address) {
                     return vec![OpError::new(op, FailureKind::Conflict, error)];
                 }
                 device.base.store(&self.files);
@@ -198,7 +213,7 @@ impl<K: Kernel> UserspaceKernel<K> {
                 self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
             }
             Op::Delete(..) => {
-                device.base.engine.close_device();
+                device.base.close();
                 device.base.queues.update(&self.files, &queue_name(name), &[]);
                 // The device is already gone with its file, unless it belongs to another program.
                 self.kernel.apply(std::slice::from_ref(op)).await
@@ -270,7 +285,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             if !open || !moved && device.base.problem.is_none() {
                 continue;
             }
-            let result = device.base.engine.rebind_and_restart(address);
+            let result = device.base.rebind(address);
             let _ = device.base.conclude(result, &self.files);
         }
         self.kernel.facts(underlay, queries).await
@@ -293,7 +308,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             else {
                 continue;
             };
-            let result = device.base.engine.open_and_start(address);
+            let result = device.base.open(address);
             if device.base.conclude(result, &self.files).is_ok() {
                 tracing::info!(
                     device = %device.base.name,

@@ -110,7 +110,7 @@ impl Vxlan {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
-        let existing = kernel.mac_of(self.config.link(family)).await?;
+        let existing = kernel.mac_of(self.config.link(family))?;
         Ok(existing
             .filter(Mac::is_station)
             .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
@@ -208,7 +208,7 @@ impl Backend for Vxlan {
             return Err(Problem::new("underlay-address-missing", text));
         }
         let mut kernel = NetlinkKernel::open()?;
-        if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
+        if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan()? {
             tracing::warn!(
                 remedy = "to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi",
                 "the kernel does not support vxlan; encapsulating in userspace"
@@ -217,7 +217,7 @@ impl Backend for Vxlan {
         }
         if self.config.port.is_none() && !self.userspace {
             // This loads the module, which has the default port as a parameter.
-            let _ = kernel.supports_vxlan().await;
+            let _ = kernel.supports_vxlan();
         }
         let (mut v4, mut v6) = (None, None);
         for family in networks.families() {

@@ -7,12 +7,13 @@ mod secrets;
 mod tests;
 mod userspace;
 
-use crate::backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
+use crate::backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
 use crate::error::{config_problem, read_lease_data, unannounced_backend, unusable_lease};
 use crate::network;
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
+use netlink::run_blocking;
 use netstate::blackhole;
 use netstate::kernel::Facts;
 use netstate::link::wireguard::WireguardSpec;
@@ -70,7 +71,6 @@ pub struct Wireguard {
     files: Files,
     /// The announcement reads them from files or creates them.
     secrets: Option<Arc<Secrets>>,
-    renewal: Renewal,
     /// The packet engine encrypts packets, instead of the kernel. For implementation `auto`, the
     /// announcement sets this if the kernel does not support WireGuard.
     userspace: bool,
@@ -95,14 +95,7 @@ impl Wireguard {
             );
         }
         let userspace = config.implementation == Implementation::Userspace;
-        Ok(Self {
-            setup: setup.clone(),
-            config,
-            files,
-            secrets: None,
-            renewal: Renewal::default(),
-            userspace,
-        })
+        Ok(Self { setup: setup.clone(), config, files, secrets: None, userspace })
     }
 
     /// Fails if the node has no public address of an outer family.
@@ -166,8 +159,8 @@ impl Backend for Wireguard {
         }
     }
 
-    fn renewal(&self) -> Option<Renewal> {
-        Some(self.renewal.clone())
+    fn key_requests(&self) -> Option<KeyRequests> {
+        Some(self.setup.key_requests.clone())
     }
 
     async fn announce(
@@ -178,7 +171,7 @@ impl Backend for Wireguard {
         self.check(underlay)?;
         if self.config.implementation == Implementation::Auto
             && !self.userspace
-            && !NetlinkKernel::open()?.supports_wireguard().await?
+            && !NetlinkKernel::open()?.supports_wireguard()?
         {
             tracing::warn!(
                 remedy = "to use the kernel, load its module: modprobe wireguard",
@@ -188,7 +181,7 @@ impl Backend for Wireguard {
         }
         let secrets = match &self.secrets {
             Some(secrets) => secrets.clone(),
-            None => Arc::new(self.files.load(self.config.preshared.clone())?),
+            None => Arc::new(run_blocking(|| self.files.load(self.config.preshared.clone()))?),
         };
         self.secrets = Some(secrets.clone());
         Ok(announced(&self.config, &self.setup.config.networks, secrets.now().public, underlay.mtu))
@@ -215,15 +208,15 @@ impl Backend for Wireguard {
         underlay: &Underlay,
         leases: &LeaseTable,
     ) -> Result<Box<dyn Network>, Problem> {
-        let (setup, files, renewal) = (&self.setup, self.files, self.renewal);
+        let (setup, files) = (&self.setup, self.files);
         setup.check_families(&own.subnets)?;
         let secrets = self.secrets.ok_or_else(|| unannounced_backend(KIND))?;
         let scope = setup.scope(own.subnets, Config::devices());
         let kernel = NetlinkKernel::open()?;
         let plan = WireguardPlan { scope, config: self.config, secrets: secrets.clone() };
-        // Rereads the key files.
+        let requests = setup.key_requests.clone();
         let background: network::BeginBackground = Box::new(move |replanned| {
-            Box::pin(secrets::follow(secrets, files, renewal, replanned))
+            Box::pin(secrets::serve_key_requests(secrets, files, requests, replanned))
         });
         if self.userspace {
             let kernel = userspace::kernel(kernel, &plan.config, setup, &plan.scope.own, underlay);

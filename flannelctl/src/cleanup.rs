@@ -196,7 +196,7 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
         Ok(kernel) => kernel,
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
-    let decisions = match kernel.inventory().await {
+    let decisions = match kernel.inventory() {
         Ok(inventory) => decide(&inventory, evidence),
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };

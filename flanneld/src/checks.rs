@@ -38,7 +38,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
+use traffic_rules::notices::{Notices, is_of_services};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
@@ -154,7 +154,7 @@ impl Checks {
                         }
                         Wake::ListingDue => {
                             due = None;
-                            notices.iter_mut().for_each(|notices| _ = notices.drain());
+                            notices.drain();
                             self.firewalls.1 = None;
                             break;
                         }
@@ -166,7 +166,7 @@ impl Checks {
     }
 
     /// `due` is the time at which the task has to list changed rules.
-    async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
+    async fn wait(&mut self, notices: &mut Notices, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
         let (mut written, mut underlay) = match &mut self.running {
@@ -191,7 +191,7 @@ impl Checks {
             () = change(&mut pod_paths) => Wake::Look,
             () = tunnels => Wake::Look,
             () = change(&mut written), if due.is_none() => Wake::RulesChanged,
-            () = wait_for_notice(notices), if due.is_none() => Wake::RulesChanged,
+            () = notices.next(), if due.is_none() => Wake::RulesChanged,
             () = tokio::time::sleep_until(due.unwrap_or(begun)), if due.is_some() => Wake::ListingDue,
             () = self.health.report_wanted() => Wake::Look,
             () = tokio::time::sleep(FILES_INTERVAL) => Wake::Look,

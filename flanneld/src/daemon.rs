@@ -33,6 +33,7 @@ use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::{sampler, status_keeper, systemd};
 use attrs::Following;
+use backends::KeyRequests;
 use end::EndError;
 use left::Left;
 use options::Settings;
@@ -78,6 +79,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
         })
         .0,
         sysctls: Arc::default(),
+        key_requests: KeyRequests::default(),
         status_source: StatusSource::new(health.clone(), subnet_file.clone()),
         settings,
         inherited,
@@ -178,6 +180,7 @@ struct Daemon {
     /// For the doctor.
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,
+    key_requests: KeyRequests,
     tasks: JoinSet<()>,
     /// Tasks of the network, which end when the daemon restarts it.
     run: Run,
@@ -353,7 +356,8 @@ impl Daemon {
         let manager =
             retry::until_available(&self.health, Condition::Store, || self.settings.store.open())
                 .await?;
-        self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
+        let requests = self.key_requests.clone();
+        self.spawn(read_files_on_hangup(hangup, manager.clone(), requests, self.stop.clone()));
         self.health.stores(manager.counters());
         self.known.send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)
@@ -365,11 +369,12 @@ impl Daemon {
     }
 }
 
-/// Reconnects with the current TLS files at each SIGHUP. All other files and settings that the daemon reads at the
-/// start require a restart.
-async fn reconnect_on_hangup(
+/// At each SIGHUP, reconnects with the current TLS files and reads WireGuard's key files again. All other files and
+/// settings that the daemon reads at the start require a restart.
+async fn read_files_on_hangup(
     mut hangup: Signal,
     manager: Arc<dyn SubnetManager>,
+    requests: KeyRequests,
     stop: CancellationToken,
 ) {
     loop {
@@ -377,12 +382,11 @@ async fn reconnect_on_hangup(
             called = hangup.recv() => if called.is_none() { return },
             () = stop.cancelled() => return,
         }
-        if manager.renew() {
-            info!(
-                "SIGHUP: reading the credential files again and reconnecting to the store; other options need a restart"
-            );
-        } else {
-            info!("SIGHUP ignored: a store in a directory has nothing to reload");
-        }
+        requests.read_again();
+        let reconnects = manager.renew();
+        info!(
+            reconnects,
+            "SIGHUP: reading the credential files of the store and WireGuard's key files again; other options need a restart"
+        );
     }
 }

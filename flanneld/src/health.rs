@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use samples::{Samples, Totals};
 
 use jiff::Timestamp;
-use netstate::netlink::device_counters::DeviceCounters;
+use netlink::link::Counters as DeviceCounters;
 use node_api::view::Charts;
 use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
 use run_dir::status_file::{self, Pods};

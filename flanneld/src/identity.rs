@@ -1,7 +1,8 @@
 //! The identity of this node: an id that survives restarts and address changes, and the MACs of flannel devices from
 //! earlier runs.
 
-use netstate::netlink::host::HostReader;
+use netlink::Client;
+use netstate::netlink::host::read_links;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs;
@@ -97,11 +98,8 @@ fn namespace() -> Option<u64> {
 }
 
 /// A lease that contains the MAC of a flannel device on this host is from an earlier run here.
-pub async fn flannel_macs() -> Vec<String> {
-    let Ok(mut reader) = HostReader::open() else {
-        return Vec::new();
-    };
-    let links = reader.links().await.unwrap_or_default();
+pub fn flannel_macs() -> Vec<String> {
+    let links = Client::open().and_then(|mut client| read_links(&mut client)).unwrap_or_default();
     links
         .iter()
         .filter(|link| link.name.starts_with("flannel"))

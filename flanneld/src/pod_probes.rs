@@ -8,10 +8,14 @@ mod frame;
 use frame::{Ends, Frame};
 use futures_util::future::join_all;
 use ipnet::IpNet;
+use netlink::{Client, KernelError};
 use netstate::arp;
 use netstate::host::Interface;
-use netstate::kernel::KernelError;
-use netstate::netlink::port::{MAC, Ports};
+use netstate::netlink::host::read_interfaces;
+use netstate::netlink::port::{
+    MAC, create_probe_port, forget_probe_address, has_probe_port, lead_to_probe_port,
+    remove_probe_port,
+};
 use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
 use probing::pods::{
     ASKED, CONFIRMED, IdleError, PodPath, PodPaths, PodProbes, address, call_port, port as source,
@@ -93,16 +97,16 @@ fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Inte
 }
 
 /// Removes the port that an earlier run of this daemon left.
-pub async fn remove_leavings(own: Subnets) {
-    let removed = async {
-        let mut ports = Ports::open()?;
-        let interfaces = ports.interfaces().await?;
+pub fn remove_leavings(own: Subnets) {
+    let removed = || {
+        let mut client = Client::open()?;
+        let interfaces = read_interfaces(&mut client)?;
         for subnet in own.nets() {
             let Some(bridge) = bridge_of(&interfaces, &subnet) else {
                 continue;
             };
-            if ports.exists(bridge.index).await? {
-                ports.remove(bridge.index).await?;
+            if has_probe_port(&mut client, bridge.index)? {
+                remove_probe_port(&mut client, bridge.index)?;
                 info!(
                     bridge = bridge.name,
                     "removed the port of earlier probes from the pods' bridge"
@@ -111,7 +115,7 @@ pub async fn remove_leavings(own: Subnets) {
         }
         Ok::<_, KernelError>(())
     };
-    if let Err(error) = removed.await {
+    if let Err(error) = removed() {
         debug!(error = %error, "cannot look for the port of earlier probes");
     }
 }
@@ -126,8 +130,8 @@ impl PodProbing {
 
     /// Sends pod probes until `stop`, then removes the port from the pods' bridge.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut ports = match Ports::open() {
-            Ok(ports) => ports,
+        let mut client = match Client::open() {
+            Ok(client) => client,
             Err(error) => {
                 warn!(error = %error, "cannot probe the path of pods");
                 return;
@@ -138,24 +142,24 @@ impl PodProbing {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                self.rounds(&mut ports).await;
+                self.rounds(&mut client).await;
             }
         };
         stop.run_until_cancelled(rounds).await;
         if let Some(plug) = &self.plug
-            && let Err(error) = ports.remove(plug.bridge).await
+            && let Err(error) = remove_probe_port(&mut client, plug.bridge)
         {
             debug!(error = %error, "cannot remove the bridge port for pod probes");
         }
     }
 
-    async fn rounds(&mut self, ports: &mut Ports) {
+    async fn rounds(&mut self, client: &mut Client) {
         let mut paths = PodPaths::new();
-        let interfaces = ports.interfaces().await;
+        let interfaces = read_interfaces(client);
         for subnet in self.own.nets() {
             let family = Family::from(subnet);
             let made = match &interfaces {
-                Ok(interfaces) => self.round(ports, interfaces, &subnet).await,
+                Ok(interfaces) => self.round(client, interfaces, &subnet).await,
                 Err(error) => Ok(Err(IdleError::Refused(error.to_string()))),
             };
             let path = match made {
@@ -225,7 +229,7 @@ impl PodProbing {
 
     async fn round(
         &mut self,
-        ports: &mut Ports,
+        client: &mut Client,
         interfaces: &[Interface],
         subnet: &IpNet,
     ) -> Result<Result<PodPath, IdleError>, PodProbeError> {
@@ -238,16 +242,16 @@ impl PodProbing {
         else {
             return Ok(Err(IdleError::NoBridge));
         };
-        self.plug(ports, interfaces, bridge).await?;
+        self.plug(client, interfaces, bridge)?;
         if let Some(other) = self.other_holder(from).await {
             // Packets of the other holder must not be led to the port.
-            ports.forget(bridge.index, from).await?;
+            forget_probe_address(client, bridge.index, from)?;
             return Ok(Err(IdleError::Taken(other)));
         }
         let Some(plug) = &self.plug else {
             return Ok(Err(IdleError::NoBridge));
         };
-        ports.lead(bridge.index, from).await?;
+        lead_to_probe_port(client, bridge.index, from)?;
         let probes = self.families.entry(family).or_default();
         let peers = self.prober.answering(family, &probes.doubted(), probes.after(), ASKED);
         // A peer that no longer replies to the host has another fault.
@@ -291,9 +295,9 @@ impl PodProbing {
     }
 
     /// Creates the port on the bridge, unless it exists.
-    async fn plug(
+    fn plug(
         &mut self,
-        ports: &mut Ports,
+        client: &mut Client,
         interfaces: &[Interface],
         bridge: &Interface,
     ) -> Result<(), PodProbeError> {
@@ -313,9 +317,9 @@ impl PodProbing {
         }
         self.others = None;
         if let Some(old) = self.plug.take().filter(|old| old.bridge != bridge.index) {
-            ports.remove(old.bridge).await?;
+            remove_probe_port(client, old.bridge)?;
         }
-        let inner = ports.make(bridge.index).await?;
+        let inner = create_probe_port(client, bridge.index)?;
         let socket = PacketSocket::open(inner, EVERY_PROTOCOL)?;
         self.plug = Some(Plug { bridge: bridge.index, inner, socket: socket.register()? });
         Ok(())

@@ -14,8 +14,12 @@ use crate::health::Health;
 use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
 use ipnet::IpNet;
-use netstate::kernel::{Facts, KernelError};
-use netstate::netlink::lookup::{Fate, Lookup, Neighbour, PeerStatus};
+use netlink::{Client, KernelError};
+use netstate::kernel::Facts;
+use netstate::netlink::lookup::{
+    Fate, Neighbour, PeerStatus, look_up_fate, look_up_fdb, look_up_neighbour,
+    look_up_wireguard_peer,
+};
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
@@ -163,15 +167,11 @@ impl Tracer {
         let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
-        let (kernel, replies, report) = tokio::join!(
-            self.kernel(&target, to, &underlay),
-            self.ask(&target, device),
-            self.health.fresh_report(REPORT_PATIENCE)
-        );
-        let kernel = kernel.map_err(|error| report_kernel(&error))?;
+        let kernel = self.kernel(&target, to, &underlay).map_err(|error| report_kernel(&error))?;
+        let (replies, report) = tokio::join!(self.ask(&target, device), self.health.fresh_report(REPORT_PATIENCE));
         let replies = replies?;
         // The probes may have started a handshake.
-        let tunnelled = behind(&kernel.wanted).await;
+        let tunnelled = behind(&kernel.wanted);
         let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if replies.through() || !replies.asked_through() => {
@@ -211,14 +211,14 @@ impl Tracer {
     }
 
     /// Looks up in the kernel the routes and entries that the peer's lease requires.
-    async fn kernel(
+    fn kernel(
         &self,
         target: &Target,
         to: IpAddr,
         underlay: &Underlay,
     ) -> Result<InKernel, KernelError> {
-        let mut kernel = Lookup::open()?;
-        let direct_fate = kernel.fate(target.address).await;
+        let mut client = Client::open()?;
+        let direct_fate = look_up_fate(&mut client, target.address);
         let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
         let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
         let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
@@ -239,15 +239,10 @@ impl Tracer {
             })
             .unwrap_or_default()
         };
-        let neighbour = match wanted.neighbour {
-            Some((dev, ip, _)) => Some(kernel.neighbour(dev, ip).await),
-            None => None,
-        };
-        let fdb = match wanted.fdb {
-            Some((dev, mac, _)) => Some(kernel.fdb(dev, mac).await),
-            None => None,
-        };
-        let fate = kernel.fate(to).await;
+        let neighbour =
+            wanted.neighbour.map(|(dev, ip, _)| look_up_neighbour(&mut client, dev, ip));
+        let fdb = wanted.fdb.map(|(dev, mac, _)| look_up_fdb(&mut client, dev, mac));
+        let fate = look_up_fate(&mut client, to);
         Ok(InKernel { wanted, fate, neighbour, fdb, underlay: direct_fate })
     }
 
@@ -302,12 +297,9 @@ impl Tracer {
 }
 
 /// The WireGuard peer to which the kernel sends the subnet's packets, if the lease requires one.
-async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
+fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
-    Some(match Lookup::open() {
-        Ok(mut kernel) => kernel.wireguard_peer(dev, net).await,
-        Err(error) => Err(error),
-    })
+    Some(Client::open().and_then(|mut client| look_up_wireguard_peer(&mut client, dev, net)))
 }
 
 /// Results of the lookups, and the kernel objects that the peer's lease requires.
@@ -321,14 +313,14 @@ struct InKernel {
 
 /// The same for an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Problem> {
-    let mut kernel = Lookup::open().map_err(|error| report_kernel(&error))?;
-    let fate = kernel.fate(pod).await;
+    let mut client = Client::open().map_err(|error| report_kernel(&error))?;
+    let fate = look_up_fate(&mut client, pod);
     let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
     let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else {
         return Ok(local);
     };
     local.pinged = Some(echo(None, pod, PINGS).await.map_err(|error| report_no_ping(&error)));
-    local.neighbour = kernel.neighbour(dev, pod).await;
+    local.neighbour = look_up_neighbour(&mut client, dev, pod);
     Ok(local)
 }
 

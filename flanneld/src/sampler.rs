@@ -4,8 +4,8 @@ use crate::health::Health;
 use crate::health::samples::{STEP, Totals};
 use crate::network::RunningNetwork;
 use backends::status::EngineStatus;
-use netstate::names::LinkName;
-use netstate::netlink::device_counters::{CounterReader, DeviceCounters};
+use netlink::Client;
+use netlink::link::{Counters, link_of_name, look_up_links};
 use std::collections::BTreeMap;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -13,8 +13,8 @@ use tracing::debug;
 
 /// Takes a sample of the network's traffic every five seconds, until `stop`.
 pub async fn keep(health: Health, stop: CancellationToken) {
-    let mut reader = match CounterReader::open() {
-        Ok(reader) => Some(reader),
+    let mut client = match Client::open() {
+        Ok(client) => Some(client),
         Err(error) => {
             debug!(error = %error, "cannot read the counters of devices");
             None
@@ -30,11 +30,11 @@ pub async fn keep(health: Health, stop: CancellationToken) {
         }
         let mut devices = BTreeMap::new();
         for device in health.devices() {
-            let name = LinkName::parse(&device);
-            if let (Some(reader), Some(name)) = (&mut reader, name)
-                && let Some(counters) = reader.of(name).await
+            let request = vec![link_of_name(&device)];
+            if let Some(client) = &mut client
+                && let Ok(found) = look_up_links(client, request, |link| link.counters)
             {
-                devices.insert(device, counters);
+                devices.extend(found.into_iter().map(|counters| (device.clone(), counters)));
             }
         }
         let totals = match health.network() {
@@ -50,11 +50,11 @@ pub async fn keep(health: Health, stop: CancellationToken) {
 /// Sums over all devices and packet engines.
 fn totals(
     network: &RunningNetwork,
-    devices: &BTreeMap<String, DeviceCounters>,
+    devices: &BTreeMap<String, Counters>,
     rule_repairs: u64,
 ) -> Totals {
     let status = network.observer.status();
-    let sum = |value: fn(&DeviceCounters) -> u64| {
+    let sum = |value: fn(&Counters) -> u64| {
         (!devices.is_empty()).then(|| devices.values().map(value).sum())
     };
     let dropped_by = |engine: &EngineStatus| -> u64 {

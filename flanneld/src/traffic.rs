@@ -7,7 +7,9 @@ use crate::health::condition::Condition;
 use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
-use netstate::netlink::tunnels::Tunnels;
+use netlink::uapi::NETLINK_ROUTE;
+use netlink::{Client, Notified, Subscription};
+use netstate::netlink::tunnels::{TUNNEL_GROUPS, is_tunnel_change, read_tunnel_destinations};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::error::RulesErrors;
-use traffic_rules::notices::{News, Notices, is_of_iptables, is_of_nftables, wait_for_notice};
+use traffic_rules::notices::{Notices, is_of_iptables, is_of_nftables, wait_for_notice};
 use traffic_rules::ownership::OtherDaemons;
 use traffic_rules::pace;
 use traffic_rules::rules::Ruleset;
@@ -88,14 +90,15 @@ struct Sharers {
     port: u16,
     /// Of this network; their peers are left out.
     devices: Vec<String>,
-    kernel: Tunnels,
+    client: Client,
+    changes: Subscription,
     known: BTreeSet<IpAddr>,
 }
 
 impl Sharers {
     /// Reads the addresses from the kernel. Keeps the previous ones if the read fails.
-    async fn refresh(&mut self) {
-        match self.kernel.destinations(self.port, &self.devices).await {
+    fn refresh(&mut self) {
+        match read_tunnel_destinations(&mut self.client, self.port, &self.devices) {
             Ok(found) => self.known = found,
             Err(error) => {
                 tracing::debug!(error = %error, "cannot read the peers of other networks' tunnels");
@@ -109,7 +112,7 @@ struct Listing {
     /// Of iptables rules, for the periodic passes; `None` with nftables.
     changes: Option<Notices>,
     /// The kinds of changes since the last listing.
-    news: News,
+    news: Notified,
     /// Its time and cost.
     last: Option<(Instant, Duration)>,
 }
@@ -187,18 +190,15 @@ impl Keeper {
         );
         // vxlan networks on one host share their port.
         let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
-        let kernel = port.and_then(|port| {
-            Some((
-                port,
-                Tunnels::open()
-                    .inspect_err(|error| {
-                        tracing::debug!(error = %error, "cannot read other networks' tunnels");
-                    })
-                    .ok()?,
-            ))
+        let sharers = port.and_then(|port| {
+            let client = Client::open()
+                .inspect_err(|error| {
+                    tracing::debug!(error = %error, "cannot read other networks' tunnels");
+                })
+                .ok()?;
+            let changes = Subscription::open(NETLINK_ROUTE, TUNNEL_GROUPS);
+            Some(Sharers { port, devices, client, changes, known: BTreeSet::new() })
         });
-        let sharers =
-            kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
         Self {
             wanted,
             nodes,
@@ -206,7 +206,7 @@ impl Keeper {
             sharers,
             health,
             appliers,
-            listing: Listing { changes: None, news: News::None, last: None },
+            listing: Listing { changes: None, news: Notified::Nothing, last: None },
             repairs: Repairs::default(),
             trouble: None,
             failures: 0,
@@ -239,21 +239,20 @@ impl Keeper {
             }
         });
         let run = Box::pin(async {
-            let mut notices =
-                if self.wanted.nftables { Notices::open(is_of_nftables) } else { None };
-            self.listing.changes =
-                if self.wanted.nftables { None } else { Notices::open(is_of_iptables) };
-            self.follow().await;
+            let mut notices = self.wanted.nftables.then(|| Notices::open(is_of_nftables));
+            self.listing.changes = (!self.wanted.nftables).then(|| Notices::open(is_of_iptables));
+            self.follow();
             self.pass(false).await;
             let _ = applied.send(());
             kept_out.send_replace(self.kept());
-            let mut next = Instant::now() + self.pause(notices.is_some());
+            let mut next =
+                Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
             let mut idle_passes = 0;
             loop {
                 let (repairing, noticed, periodic) = tokio::select! {
                     () = changed(&mut self.nodes, &mut self.sharers), if self.wanted.follows_peers() => {
                         tokio::time::sleep(PEER_QUIET).await;
-                        if !self.follow().await {
+                        if !self.follow() {
                             continue;
                         }
                         (false, false, false)
@@ -271,7 +270,7 @@ impl Keeper {
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
-                next = Instant::now() + self.pause(notices.is_some());
+                next = Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
             }
         });
         stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
@@ -294,10 +293,10 @@ impl Keeper {
     }
 
     /// Records the current addresses of nodes. True if any has changed.
-    async fn follow(&mut self) -> bool {
+    fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
-            sharers.refresh().await;
+            sharers.refresh();
             peers.extend(&sharers.known);
         }
         let changed = (&hosts, &peers) != (&self.wanted.hosts, &self.wanted.peers);
@@ -363,7 +362,8 @@ impl Keeper {
         // Only a listing contains counters, and the legacy variant has no notices.
         let has_notices =
             |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
-        let is_known = self.listing.changes.is_some() && self.appliers.iter().all(has_notices);
+        let is_known = self.listing.changes.as_ref().is_some_and(Notices::is_open)
+            && self.appliers.iter().all(has_notices);
         let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
@@ -380,7 +380,7 @@ impl Keeper {
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
         self.listing.changes.iter_mut().for_each(|changes| _ = changes.drain());
-        self.listing.news = News::None;
+        self.listing.news = Notified::Nothing;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
         self.listing.last = Some((Instant::now(), cost.so_far()));
@@ -475,7 +475,7 @@ impl Keeper {
 async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     let tunnels = async {
         match sharers {
-            Some(sharers) => sharers.kernel.changed().await,
+            Some(sharers) => sharers.changes.wait(is_tunnel_change).await,
             None => std::future::pending().await,
         }
     };

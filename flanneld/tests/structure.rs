@@ -17,11 +17,12 @@ const LAW: &[(&str, &[&str])] = &[
     ("subnet-lease", &["types"]),
     ("noise", &[]),
     ("packet-engine", &["noise", "types"]),
-    ("netstate", &["subnet-lease", "types"]),
-    ("traffic-rules", &["types"]),
-    ("backends", &["netstate", "packet-engine", "subnet-lease", "types"]),
+    ("netlink", &["types"]),
+    ("netstate", &["netlink", "subnet-lease", "types"]),
+    ("traffic-rules", &["netlink", "types"]),
+    ("backends", &["netlink", "netstate", "packet-engine", "subnet-lease", "types"]),
     ("run-dir", &["types"]),
-    ("doctor", &["netstate", "run-dir", "traffic-rules", "types"]),
+    ("doctor", &["netlink", "netstate", "run-dir", "traffic-rules", "types"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease", "types"]),
     ("node-api", &["doctor", "probing", "run-dir", "types"]),
@@ -32,6 +33,7 @@ const LAW: &[(&str, &[&str])] = &[
             "backends",
             "doctor",
             "install-file",
+            "netlink",
             "netstate",
             "node-api",
             "options",
@@ -50,6 +52,7 @@ const LAW: &[(&str, &[&str])] = &[
             "backends",
             "terminal",
             "doctor",
+            "netlink",
             "netstate",
             "node-api",
             "options",
@@ -80,12 +83,12 @@ const WITHOUT: &[(&str, &[&str])] = &[
 ];
 
 /// The largest share of free functions whose names are one word, in percent, by folder. Where the code is written anew, the number falls.
-const ONE_WORD: &[(&str, usize)] = &[("", 48), ("backends/packet-engine/src", 20), ("e2e", 1)];
+const ONE_WORD: &[(&str, usize)] = &[("", 47), ("backends/packet-engine/src", 20), ("e2e", 1)];
 
 /// Folders with more source files than [`FILES`]. The numbers only fall.
 const CROWDED: &[(&str, usize)] = &[
     ("backends/netstate/src", 32),
-    ("backends/netstate/src/netlink", 22),
+    ("backends/netstate/src/netlink", 16),
     ("backends/packet-engine/src/wireguard", 19),
     ("backends/src", 16),
     ("cni/src", 16),

@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
     let mut packets = 0;
     let mut written = 0;
     for index in 0..merger.groups().len() {
-        let vnet = merger.finish_group_headers(index, &mut buffer);
+        let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
         let group = &merger.groups()[index];
         packets += group.count();
         let total =

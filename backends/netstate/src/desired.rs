@@ -28,7 +28,7 @@ pub struct Change {
 impl Desired {
     /// If peers need different content for the same object, the oldest lease takes precedence, and
     /// the other peers are skipped.
-    pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
+    pub fn whole(plan: &dyn Plan, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
         match undisputed(plan, &all, facts) {
@@ -38,7 +38,7 @@ impl Desired {
     }
 
     /// `all` begins with the peers of the oldest lease.
-    fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
+    fn by_age(plan: &dyn Plan, all: &[Peer<'_>], facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         // Both families of a lease may need the same object. They are adjacent in `all`.
         let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
@@ -71,9 +71,9 @@ impl Desired {
     }
 
     /// `None` if the change also depends on unchanged leases.
-    pub fn change<P: Plan + ?Sized>(
+    pub fn change(
         &self,
-        plan: &P,
+        plan: &dyn Plan,
         before: &LeaseTable,
         after: &LeaseTable,
         facts: &Facts,
@@ -130,7 +130,7 @@ impl Desired {
 ///
 /// Builds the map in a single insertion. Separate insertions leave half-empty B-tree nodes, which
 /// waste megabytes with thousands of peers.
-fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
+fn undisputed(plan: &dyn Plan, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());
     // Both families of a lease may need the same object. They are adjacent in `all`.
@@ -155,7 +155,7 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
 }
 
 /// The peers' public addresses, if the plan needs to know which of them are on-link.
-pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
+pub fn on_link_queries(plan: &dyn Plan, leases: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
     }
@@ -165,8 +165,8 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
 }
 
 /// Like [`on_link_queries`], for changed leases alone.
-pub fn new_on_link_queries<P: Plan + ?Sized>(
-    plan: &P,
+pub fn new_on_link_queries(
+    plan: &dyn Plan,
     before: &LeaseTable,
     after: &LeaseTable,
 ) -> Vec<IpAddr> {

@@ -1,9 +1,10 @@
 //! Failed requests to the kernel.
 
 use crate::object::{Key, Op};
-use std::borrow::Cow;
+pub use netlink::KernelError;
+use netlink::static_code;
 use thiserror::Error;
-use types::{Coded, Errno, Problem};
+use types::{Coded, Problem};
 
 /// How the reconciler handles a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,42 +34,10 @@ impl OpError {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-#[error("{what}: {why}")]
-#[code(static_code(why))]
-#[detail(why.detail.clone())]
-pub struct KernelError {
-    /// The request, as an infinitive with its object.
-    pub what: String,
-    pub why: Problem,
-}
-
-impl KernelError {
-    pub fn new(what: impl Into<String>, why: Problem) -> Self {
-        Self { what: what.into(), why }
-    }
-}
-
 impl From<OpError> for KernelError {
     fn from(error: OpError) -> Self {
         Self::new(format!("cannot {} {}", error.verb, error.key), error.why)
     }
-}
-
-fn static_code(problem: &Problem) -> &'static str {
-    match problem.code {
-        Cow::Borrowed(code) => code,
-        // Only a problem of another process has such a code.
-        Cow::Owned(_) => "userspace-device-failed",
-    }
-}
-
-pub(crate) fn kernel_refusal(errno: impl Into<Errno>) -> Problem {
-    Problem::new("kernel-refused", errno.into().to_string())
-}
-
-pub(crate) fn kernel_silence() -> Problem {
-    Problem::new("kernel-silent", "the kernel does not respond")
 }
 
 pub(crate) fn vanished_interface() -> Problem {

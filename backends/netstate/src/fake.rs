@@ -1,7 +1,6 @@
 //! A fake kernel for tests. It follows the kernel's rules about dependencies, exclusive additions
 //! and objects that vanish with a link, and it injects faults.
 
-use crate::error::kernel_refusal;
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
@@ -10,6 +9,7 @@ use crate::scope::Scope;
 use crate::survey::{Origin, Seen, Survey};
 use crate::underlay::Underlay;
 use async_trait::async_trait;
+use netlink::kernel_refusal;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;

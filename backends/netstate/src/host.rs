@@ -3,6 +3,7 @@
 use crate::names::Mac;
 use crate::route::RouteKind;
 use ipnet::IpNet;
+pub use netlink::route::Path;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use thiserror::Error;
@@ -278,13 +279,6 @@ pub struct Route {
     pub protocol: u8,
     /// The route with the lowest metric takes precedence.
     pub metric: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// `None` if the destination is on-link.
-    pub via: Option<IpAddr>,
-    pub index: Option<u32>,
 }
 
 impl Route {

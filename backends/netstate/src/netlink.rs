@@ -1,26 +1,19 @@
-//! [`Kernel`] with netlink. Only this module builds and parses netlink messages.
+//! [`Kernel`] with netlink.
 
 mod decode;
-pub mod device_counters;
 mod errno;
 mod ethtool;
-#[cfg(test)]
-mod freed;
 mod generic;
-mod header;
 pub mod host;
 mod ipip;
 mod links;
 pub mod lookup;
 pub mod port;
 mod read;
-mod socket;
 mod survey;
 pub mod tunnels;
-mod uapi;
 mod vxlan;
 mod watched;
-mod wire;
 mod wireguard;
 mod write;
 
@@ -28,7 +21,6 @@ pub use vxlan::default_port as default_vxlan_port;
 
 use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
-use crate::error::kernel_silence;
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
@@ -38,17 +30,17 @@ use crate::underlay::Underlay;
 use crate::wireguard::PublicKey;
 use async_trait::async_trait;
 use ipnet::IpNet;
-use socket::{Notices, Requests};
+use netlink::uapi::*;
+use netlink::{Client, Notified, RequestError, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use uapi::*;
 
 /// Works in the network namespace of the thread that opened it.
 pub struct NetlinkKernel {
-    requests: Requests,
+    client: Client,
     /// The connection for WireGuard, opened on first use.
     generic: Option<generic::Generic>,
-    notices: Notices,
+    subscription: Subscription,
     /// Flannel's links, as of the last read.
     links: Vec<(LinkName, u32)>,
     /// The WireGuard interfaces among `links`.
@@ -79,9 +71,11 @@ impl NetlinkKernel {
             | RTMGRP_IPV4_ROUTE
             | RTMGRP_IPV6_IFADDR
             | RTMGRP_IPV6_ROUTE;
+        let mut subscription = Subscription::open(NETLINK_ROUTE, GROUPS);
+        subscription.try_open()?;
         Ok(Self {
-            notices: Notices::open(GROUPS)?,
-            requests: Requests::open()?,
+            subscription,
+            client: Client::open()?,
             generic: None,
             links: Vec::new(),
             wireguards: Vec::new(),
@@ -96,47 +90,43 @@ impl NetlinkKernel {
 
     /// The request has no VNI, so the kernel always refuses it, either for the missing VNI or for
     /// the unknown kind.
-    pub async fn supports_vxlan(&mut self) -> Result<bool, KernelError> {
-        let message = vxlan::without_identifier();
-        match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
-            Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
-            Some(socket::Answer::Done) => Ok(true),
-            Some(socket::Answer::Lost) | None => {
-                Err(KernelError::new("check for vxlan support", kernel_silence()))
-            }
+    pub fn supports_vxlan(&mut self) -> Result<bool, KernelError> {
+        match self.client.request(vxlan::without_identifier()) {
+            Err(RequestError::Refused { errno, .. }) => Ok(errno != libc::EOPNOTSUPP),
+            Ok(()) => Ok(true),
+            Err(error) => Err(KernelError::new("check for vxlan support", error.into())),
         }
     }
 
     /// The request makes the kernel load the WireGuard module. A refusal is an error, because it
     /// does not show whether the kernel supports WireGuard.
-    pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
-        self.generic = generic::Generic::find().await?;
+    pub fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
+        self.generic = generic::Generic::find()?;
         Ok(self.generic.is_some())
     }
 
     /// All interfaces, and all routes of the main table except cached ones and those with a type of
     /// service (TOS).
-    pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
-        self.list_all().await
+    pub fn inventory(&mut self) -> Result<Inventory, KernelError> {
+        self.list_all()
     }
 
     /// flannel-rs' and Go flannel's devices of any backend that have an address of full prefix
     /// length inside the given networks.
-    pub async fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
-        let links = self.all_links().await?;
+    pub fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
+        let links = self.all_links()?;
         let mut found = Vec::new();
         for link in
             links.iter().filter(|link| is_flannels(link.name.as_str(), link.spec.kind.name()))
         {
             let mut inside = false;
             for family in [AF_INET, AF_INET6] {
-                let addresses = self.addresses_of(link.index, family).await?;
+                let addresses = self.addresses_of(link.index, family)?;
                 // An address with a shorter prefix length is an operator's.
-                let single =
-                    addresses.iter().filter(|(net, _)| net.prefix_len() == net.max_prefix_len());
-                inside |= single
-                    .map(|(net, _)| net.addr())
-                    .any(|ip| networks.iter().any(|network| network.contains(&ip)));
+                inside |= addresses.iter().any(|address| {
+                    crate::host::is_single(&address.net)
+                        && networks.iter().any(|network| network.contains(&address.net.addr()))
+                });
             }
             found.extend(inside.then_some(link.name));
         }
@@ -144,38 +134,38 @@ impl NetlinkKernel {
     }
 
     /// Includes their addresses of both families.
-    pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
-        let links = self.all_links().await?;
+    pub fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
+        let links = self.all_links()?;
         let mut bridges = Vec::new();
         for link in links.iter().filter(|link| link.spec.kind.name() == "bridge") {
-            let mut addresses = self.addresses_of(link.index, AF_INET).await?;
-            addresses.extend(self.addresses_of(link.index, AF_INET6).await?);
+            let mut addresses = self.addresses_of(link.index, AF_INET)?;
+            addresses.extend(self.addresses_of(link.index, AF_INET6)?);
             bridges.push(Bridge {
                 name: link.name,
-                addresses: addresses.into_iter().map(|(net, _)| net).collect(),
+                addresses: addresses.into_iter().map(|address| address.net).collect(),
             });
         }
         Ok(bridges)
     }
 
     /// Works for vxlan and TUN interfaces; `None` if there is none.
-    pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
-        Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
+    pub fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
+        Ok(self.links_by_name(&[name])?.remove(&name).and_then(|link| link.spec.mac))
     }
 }
 
 #[async_trait]
 impl Kernel for NetlinkKernel {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        self.read_all(scope).await
+        self.read_all(scope)
     }
 
     async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        self.peers_of_all(scope).await
+        self.peers_of_all(scope)
     }
 
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
-        self.survey_all(scope).await
+        self.survey_all(scope)
     }
 
     async fn facts(
@@ -183,36 +173,38 @@ impl Kernel for NetlinkKernel {
         underlay: &Underlay,
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
-        self.gather(underlay, queries).await
+        self.gather(underlay, queries)
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
-        self.apply_all(ops).await
+        self.apply_all(ops)
     }
 
     async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
-        self.greet_all(peers).await;
+        self.greet_all(peers);
     }
 
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
         self.asking |= !queries.is_empty();
-        let near = self.on_link_of(queries, self.underlay.0).await;
+        let near = self.on_link_of(queries, self.underlay.0);
         self.on_link.retain(|ip| !queries.contains(ip));
         self.on_link.extend(&near);
         near
     }
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let Self { subscription, links, underlay, asking, on_link, .. } = self;
         let seen =
             watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
-        notices.until(|message| seen.concerns(message)).await;
+        subscription.wait(|message| seen.concerns(message)).await;
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let Self { subscription, links, underlay, asking, on_link, .. } = self;
         let seen =
             watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
-        notices.queued(|message| seen.concerns(message))
+        subscription.take_queued(|message| seen.concerns(message)) != Notified::Nothing
+            // Changes are not announced.
+            || !subscription.is_open()
     }
 }

@@ -33,7 +33,7 @@ impl PacketSocket {
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
         address.sll_protocol = protocol;
-        address.sll_ifindex = i32::try_from(link).unwrap_or_default();
+        address.sll_ifindex = i32::try_from(link).map_err(io::Error::other)?;
         let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
         // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, which lives until the call returns.
         let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };

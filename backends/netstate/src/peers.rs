@@ -14,7 +14,7 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl<'a> Eligible<'a> {
-    pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
+    pub(crate) fn new(plan: &'a dyn Plan, underlay: &'a Underlay) -> Self {
         Self { scope: plan.scope(), underlay, shares_address: plan.shares_address() }
     }
 
@@ -42,8 +42,8 @@ impl<'a> Eligible<'a> {
     }
 }
 
-pub fn peers<'a, P: Plan + ?Sized>(
-    plan: &'a P,
+pub fn peers<'a>(
+    plan: &'a dyn Plan,
     leases: &'a LeaseTable,
     underlay: &'a Underlay,
 ) -> impl Iterator<Item = Peer<'a>> {

@@ -58,9 +58,9 @@ pub struct Inputs {
 }
 
 /// Keeps the kernel's objects in sync with a plan.
-pub struct Reconciler<P, K> {
-    goal: Goal<P>,
-    kernel: K,
+pub struct Reconciler {
+    goal: Goal,
+    kernel: Box<dyn Kernel>,
     observed: Observed,
     schedule: Schedule,
     guard: DeletionGuard,
@@ -126,12 +126,12 @@ struct Woken {
     full_pass: bool,
 }
 
-impl<P: Plan, K: Kernel> Reconciler<P, K> {
+impl Reconciler {
     /// Makes the first pass. Fails if the kernel refuses links or their addresses, or cannot be
     /// read.
     pub async fn join(
-        plan: P,
-        kernel: K,
+        plan: Arc<dyn Plan>,
+        kernel: Box<dyn Kernel>,
         underlay: &Underlay,
         leases: &LeaseTable,
         options: Options,
@@ -173,7 +173,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    pub fn plan(&self) -> Arc<P> {
+    #[must_use]
+    pub fn plan(&self) -> Arc<dyn Plan> {
         self.goal.plan.clone()
     }
 
@@ -277,27 +278,26 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         {
             return None;
         }
-        let mut facts = self.observed.facts.take()?;
+        let facts = self.observed.facts.as_mut()?;
         let queries = new_on_link_queries(&*self.goal.plan, &known.leases, leases);
         if !queries.is_empty() {
             let near = self.kernel.on_link(&queries).await;
             facts.on_link.retain(|ip| queries.binary_search(ip).is_err());
             facts.on_link.extend(near);
         }
-        let change = known.desired.change(&*self.goal.plan, &known.leases, leases, &facts)?;
+        let change = known.desired.change(&*self.goal.plan, &known.leases, leases, facts)?;
         let mut desired = self.observed.known.take()?.desired;
         self.report.pass();
         let ops = diff(&change.after, &change.before);
-        self.kernel.forward(self.goal.plan.forwarding(leases, &facts));
+        self.kernel.forward(self.goal.plan.forwarding(leases, facts));
         let errors = self.kernel.apply(&ops).await;
         self.report.changed(&change);
         desired.take(change);
         self.tunnels.applied(&ops);
         self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
-        let failures = self.goal.failures(&errors, leases, &facts);
+        let failures = self.goal.failures(&errors, leases, facts);
         self.report.state(&failures, false);
         self.observed.settled = failures.node.is_empty();
-        self.observed.facts = Some(facts);
         self.schedule.changed(began);
         self.report.took(began.elapsed());
         Some(Pass { errors, held: None, desired, announced: self.observed.announced.clone() })
@@ -503,16 +503,19 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     }
 
     /// A task uses it to tell the reconciler that the plan has changed.
+    #[must_use]
     pub fn replanned(&self) -> Arc<Notify> {
         self.goal.replanned.clone()
     }
 
     /// Other tasks use it while the reconciler runs.
+    #[must_use]
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 
     /// Other tasks can read it while the reconciler runs.
+    #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }

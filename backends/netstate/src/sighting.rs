@@ -31,8 +31,8 @@ pub struct Sighting {
 
 /// The peers, and for each object the index of its peer. As in
 /// [`Desired`](crate::desired::Desired), the oldest lease takes precedence.
-pub fn holders<P: Plan + ?Sized>(
-    plan: &P,
+pub fn holders(
+    plan: &dyn Plan,
     leases: &LeaseTable,
     facts: &Facts,
 ) -> (Vec<Holder>, BTreeMap<Key, usize>) {

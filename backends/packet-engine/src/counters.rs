@@ -44,6 +44,13 @@ impl Direction {
         }
     }
 
+    /// A test stops at a broken rule of this program; in production, its packets are lost and counted.
+    #[cold]
+    pub(crate) fn count_internal_error(&self, rule: &str, packets: usize) {
+        debug_assert!(false, "{rule}");
+        self.count_dropped_packets(DropError::Internal, packets);
+    }
+
     #[cfg(test)]
     pub(crate) fn all_drops(&self) -> u64 {
         self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()

@@ -77,6 +77,8 @@ reasons! {
     WriteFailed = "write_failed",
     /// The source exceeds its rate limit for handshakes.
     HandshakeLimit = "handshake_limit",
+    /// A broken rule of this program.
+    Internal = "internal",
 }
 
 impl DropError {
@@ -144,6 +146,9 @@ impl DropError {
             }
             DropError::Loop => {
                 "the packet's destination is the tunnel's port on a node, so flanneld would send the packet into the tunnel again. A pod of the sending node sends tunnel packets itself; see --encap-bar-pods for that node"
+            }
+            DropError::Internal => {
+                "flanneld broke a rule of its own; please report this line as a bug"
             }
             DropError::NoEndpoint
             | DropError::NoRoute

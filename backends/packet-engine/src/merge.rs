@@ -256,18 +256,14 @@ impl Merger {
         u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Adapts the headers of a group's first packet for the write, and returns the virtio header.
-    pub fn finish_group_headers(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
-        let Some(group) = self.groups.get(index) else {
-            return VnetHeader::default();
-        };
+    /// Adapts the headers of a group's first packet for the write, and returns the virtio header. `None` if
+    /// the group is not of this buffer.
+    pub fn finish_group_headers(&self, index: usize, buffer: &mut [u8]) -> Option<VnetHeader> {
+        let group = self.groups.get(index)?;
         if group.rest.is_empty() {
-            return unmerged_vnet_header(group).unwrap_or_default();
+            return unmerged_vnet_header(group);
         }
-        let Some(first) = buffer.get_mut(group.first.clone()) else {
-            return VnetHeader::default();
-        };
-        write_merged_headers(group, first).unwrap_or_default()
+        write_merged_headers(group, buffer.get_mut(group.first.clone())?)
     }
 }
 
@@ -282,7 +278,7 @@ fn gso_kind(header: &Header) -> Gso {
 /// The virtio header of a packet that stays alone and unchanged.
 fn unmerged_vnet_header(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
-        return None;
+        return Some(VnetHeader::default());
     }
     let plain = VnetHeader {
         needs_csum: true,

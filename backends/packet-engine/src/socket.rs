@@ -281,17 +281,22 @@ impl Sender {
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
         self.headers.reserve(messages.len());
+        let mut broken = None;
         for message in messages {
             let from = self.vectors.len();
-            for piece in pieces.get(message.pieces.clone()).unwrap_or_default() {
+            let bytes_of = |piece: &Piece| {
                 let source = if piece.made { made } else { read };
-                let bytes = source
-                    .get(piece.at as usize..(piece.at + piece.len) as usize)
-                    .unwrap_or_default();
-                self.vectors.push(libc::iovec {
-                    iov_base: bytes.as_ptr().cast_mut().cast(),
-                    iov_len: bytes.len(),
-                });
+                source.get(piece.at as usize..(piece.at + piece.len) as usize)
+            };
+            let pieces = pieces.get(message.pieces.clone());
+            self.vectors.extend(pieces.into_iter().flatten().map_while(bytes_of).map(|bytes| {
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+            }));
+            // A datagram without a piece would be another datagram.
+            if pieces.is_none_or(|pieces| pieces.len() != self.vectors.len() - from) {
+                debug_assert!(false, "the pieces of a message are inside the buffers");
+                broken = Some(io::ErrorKind::InvalidData.into());
+                break;
             }
             let length = self.vectors.len() - from;
             let mut control = Control([0; CONTROL]);
@@ -316,7 +321,7 @@ impl Sender {
         if let [one] = self.headers.as_slice() {
             // SAFETY: the header points at names, vectors and controls of this object and at the caller's slices, alive until here.
             let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, 0) };
-            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, None) };
+            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, broken) };
         }
         let mut done = 0;
         while let Some(rest) = self.headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -328,7 +333,7 @@ impl Sender {
                 _ => return (done, Some(io::Error::last_os_error())),
             }
         }
-        (done, None)
+        (done, broken)
     }
 }
 

@@ -43,7 +43,7 @@ impl Tunnel {
     /// Opens the TUN device and the sockets if necessary, and starts to forward packets.
     fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
-        let result = self.base.engine.open_and_start(self.listen);
+        let result = self.base.open(self.listen);
         self.base.conclude(result, files)
     }
 
@@ -60,7 +60,7 @@ impl Tunnel {
         if !self.base.is_open() || self.waits {
             return Ok(());
         }
-        let result = self.base.engine.rebind_and_restart(self.listen);
+        let result = self.base.rebind(self.listen);
         self.base.conclude(result, files)
     }
 
@@ -242,7 +242,7 @@ impl<K: Kernel> WireguardUserspace<K> {
                 }
             }
             Op::Delete(..) => {
-                tunnel.base.engine.close_device();
+                tunnel.base.close();
                 tunnel.device.change().clear();
                 tunnel.base.store(&self.files);
                 Ok(())

@@ -1,22 +1,20 @@
-//! The WireGuard keys of a running node. It adopts keys that an operator changes in the key files,
-//! and creates another private key if an older node has the same one.
+//! The WireGuard keys of a running node. On request, it reads the key files again, or creates another
+//! private key because an older node has the same one.
 
 use super::config::Config;
-use super::keys::{self, Content, FileError};
-use crate::backend::{Renewal, Setup};
+use super::keys::{self, Content};
+use crate::backend::{KeyRequest, KeyRequests, Setup};
 use arc_swap::ArcSwap;
+use netlink::run_blocking;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval};
 use types::Problem;
 use types::file::Links;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
-
-const REREAD: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Files {
@@ -90,19 +88,12 @@ impl Files {
         Ok(())
     }
 
-    /// A warning if other users can read the key file, and whether the daemon may use the key. With
-    /// `refuse_insecure`, it must not use a changed key from such a file.
-    fn trust(&self, kind: &str, path: &Path, changed: bool) -> (String, bool) {
-        match (keys::exposed(kind, path), self.refuse_insecure, changed) {
-            (None, ..) => (String::new(), true),
-            (Some(text), false, _) => (text, true),
-            (Some(text), true, false) => {
-                (format!("{text}; --refuse-insecure refuses the file at the next start"), true)
-            }
-            (Some(text), true, true) => {
-                (format!("{text}; keeping the key in use, because --refuse-insecure is set"), false)
-            }
-        }
+    fn unusable_key(&self, why: &dyn Display) -> Problem {
+        let path = self.key.display();
+        let text = format!(
+            "cannot read or write the WireGuard private key {path}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}"
+        );
+        Problem::new("private-key-unusable", text)
     }
 
     /// Generates a private key if none exists. Fails if the preshared key file contains no key, and
@@ -110,13 +101,8 @@ impl Files {
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, Problem> {
         self.guard()?;
         hide_memory();
-        let private = keys::own(&self.key, self.key_links).map_err(|why| {
-            let path = self.key.display();
-            let text = format!(
-                "cannot read or write the WireGuard private key {path}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}"
-            );
-            Problem::new("private-key-unusable", text)
-        })?;
+        let private =
+            keys::own(&self.key, self.key_links).map_err(|why| self.unusable_key(&why))?;
         let preshared = self.preshared.as_deref().map(load_preshared).transpose()?;
         Ok(Secrets::new(&private, preshared.or(configured)))
     }
@@ -157,161 +143,61 @@ fn hide_memory() {
     }
 }
 
-/// Kept so that each warning is logged only once.
-#[derive(Default)]
-struct Notices {
-    /// The private key's file contained no key at the last read.
-    lost: bool,
-    key: String,
-    preshared: String,
-}
-
-fn warn_once(last: &mut String, now: String) {
-    if *last != now {
-        if !now.is_empty() {
-            tracing::warn!(error = %now, "a file with a WireGuard key needs attention");
-        }
-        *last = now;
-    }
-}
-
-/// Rereads the key files periodically, and generates another private key on request. Notifies
-/// `replanned` of each changed key.
-pub(super) async fn follow(
+/// Changes keys on request, and notifies `replanned` of each changed key.
+pub(super) async fn serve_key_requests(
     secrets: Arc<Secrets>,
     files: Files,
-    renewal: Renewal,
+    requests: KeyRequests,
     replanned: Arc<Notify>,
 ) {
-    let mut ticks = interval(REREAD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut notices = Notices::default();
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = renewal.asked() => match keys::renew(&files.key) {
-                Ok(key) => {
-                    let preshared = secrets.now().preshared.clone();
-                    secrets.set(key, preshared);
-                    replanned.notify_one();
-                }
-                Err(error) => tracing::error!(
-                    path = %files.key.display(),
-                    error = %error,
-                    "cannot write another WireGuard key"
-                ),
-            },
-        }
-        if reread(&secrets, &files, &mut notices) {
-            replanned.notify_one();
-        }
-    }
-}
-
-/// True if a key in the files has changed.
-fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
-    let now = secrets.now();
-    let private = private(files, &now.private, notices);
-    let preshared = match &files.preshared {
-        None => now.preshared.clone(),
-        Some(path) => preshared(files, path, now.preshared.as_ref(), notices),
-    };
-    let changed = (private != now.private, preshared != now.preshared);
-    if changed.0 {
-        tracing::info!(
-            path = %files.key.display(),
-            public_key = %private.public(),
-            "the file holds another WireGuard key"
-        );
-    }
-    if changed.1 {
-        tracing::info!(
-            "the preshared key of WireGuard has changed; sessions continue, and the next handshakes use the new key"
-        );
-    }
-    if changed.0 || changed.1 {
-        secrets.set(private, preshared);
-    }
-    changed.0 || changed.1
-}
-
-/// If two consecutive reads find no key, the key in use is written to the file.
-fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
-    let path = &files.key;
-    let kept = |why: FileError| {
-        format!("cannot read {}: {why}; keeping the WireGuard key in use", path.display())
-    };
-    match keys::read(path, files.key_links) {
-        Ok(Content::Key(key)) => {
-            notices.lost = false;
-            let key = key.clamped();
-            let (text, taken) = files.trust(keys::PRIVATE, path, key != *present);
-            warn_once(&mut notices.key, text);
-            return if taken { key } else { present.clone() };
-        }
-        // Another program may be writing the file at this moment.
-        Ok(Content::Missing | Content::Garbled) if !notices.lost => {
-            notices.lost = true;
-            return present.clone();
-        }
-        Ok(Content::Missing) => {}
-        Ok(Content::Garbled) => match keys::set_aside(path) {
-            Ok(aside) => tracing::warn!(
-                path = %path.display(),
-                to = %aside.display(),
-                "moved the file, because it held no WireGuard key"
-            ),
+        let done = match requests.next().await {
+            KeyRequest::Renew => run_blocking(|| renew(&secrets, &files)),
+            KeyRequest::Read => run_blocking(|| read_again(&secrets, &files)),
+        };
+        match done {
+            Ok(true) => replanned.notify_one(),
+            Ok(false) => tracing::info!("the WireGuard keys are unchanged"),
             Err(error) => {
-                warn_once(&mut notices.key, kept(error));
-                return present.clone();
+                tracing::error!(code = &*error.code, error = %error, "keeping the WireGuard keys in use");
             }
-        },
-        Err(error) => {
-            warn_once(&mut notices.key, kept(error));
-            return present.clone();
         }
     }
-    match keys::write(path, present) {
-        Ok(()) => tracing::warn!(
-            path = %path.display(),
-            "the file lost its WireGuard key; wrote the key in use to the file again"
-        ),
-        Err(error) => warn_once(
-            &mut notices.key,
-            format!(
-                "cannot write the WireGuard key to {}: {error}; after a restart, this node has another key",
-                path.display()
-            ),
-        ),
-    }
-    present.clone()
 }
 
-/// If the file contains no key, the key in use stays.
-fn preshared(
-    files: &Files,
-    path: &Path,
-    present: Option<&Secret>,
-    notices: &mut Notices,
-) -> Option<Secret> {
-    let why = match keys::read(path, Links::Followed) {
-        Ok(Content::Key(key)) => {
-            let (text, taken) = files.trust(keys::PRESHARED, path, present != Some(&key));
-            warn_once(&mut notices.preshared, text);
-            return if taken { Some(key) } else { present.cloned() };
+fn renew(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
+    let key = keys::renew(&files.key).map_err(|why| files.unusable_key(&why))?;
+    secrets.set(key, secrets.now().preshared.clone());
+    Ok(true)
+}
+
+/// True if a key has changed. A file that holds no usable key changes none.
+fn read_again(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
+    files.guard()?;
+    let now = secrets.now();
+    let private = match keys::read(&files.key, files.key_links) {
+        Ok(Content::Key(key)) => key.clamped(),
+        Ok(Content::Missing | Content::Garbled) => {
+            return Err(files.unusable_key(&"the file holds no key"));
         }
-        Ok(Content::Garbled) => "the file does not hold 32 bytes in base64".to_owned(),
-        Ok(Content::Missing) => "the file does not exist".to_owned(),
-        Err(error) => error.to_string(),
+        Err(why) => return Err(files.unusable_key(&why)),
     };
-    warn_once(
-        &mut notices.preshared,
-        format!(
-            "cannot read the preshared key of {}: {why}; keeping the key in use",
-            path.display()
-        ),
+    let preshared = match &files.preshared {
+        Some(path) => Some(load_preshared(path)?),
+        None => now.preshared.clone(),
+    };
+    if (&private, &preshared) == (&now.private, &now.preshared) {
+        return Ok(false);
+    }
+    tracing::info!(
+        path = %files.key.display(),
+        public_key = %private.public(),
+        is_new = private != now.private,
+        is_preshared_new = preshared != now.preshared,
+        "read other WireGuard keys; sessions continue, and the next handshakes use a new preshared key"
     );
-    present.cloned()
+    secrets.set(private, preshared);
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -343,7 +229,7 @@ mod tests {
         assert_eq!(named.key_links, Links::Followed);
     }
 
-    /// This holds at the start and at each change of a key file.
+    /// This holds at the start and when the files are read again.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
@@ -371,77 +257,53 @@ mod tests {
         }
         write("key", &first, 0o600);
         let secrets = strict.load(None).unwrap();
-        let mut notices = Notices::default();
         write("key", &second, 0o644);
-        write("psk", &second, 0o644);
-        assert!(!reread(&secrets, &strict, &mut notices));
-        assert!(
-            notices.key.contains("keeping the key in use")
-                && notices.preshared.contains("keeping the key in use")
-        );
-        write("key", &first, 0o644);
-        assert!(!reread(&secrets, &strict, &mut notices));
-        assert!(
-            notices.key.contains("--refuse-insecure refuses the file at the next start"),
-            "{}",
-            notices.key
-        );
+        let error = read_again(&secrets, &strict).unwrap_err();
+        assert_eq!((error.code.as_ref(), secrets.now().public), ("secret-exposed", first.public()));
         write("key", &second, 0o600);
-        write("psk", &second, 0o600);
-        assert!(reread(&secrets, &strict, &mut notices));
-        assert_eq!(
-            (secrets.now().public, notices.key.as_str(), notices.preshared.as_str()),
-            (second.public(), "", "")
-        );
+        assert_eq!(read_again(&secrets, &strict), Ok(true));
+        assert_eq!(secrets.now().public, second.public());
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn keys_follow_their_files() {
-        let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let files = files(Some(folder.join("key")), Some(folder.join("psk")));
+    fn keys_are_read_again_and_a_file_without_a_key_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, preshared) = (folder.path().join("key"), folder.path().join("psk"));
+        let files = files(Some(key.clone()), Some(preshared.clone()));
         assert!(files.load(None).err().unwrap().to_string().contains("the file does not exist"));
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
-        fs::write(folder.join("psk"), &*first.text()).unwrap();
+        fs::write(&preshared, &*first.text()).unwrap();
         let secrets = files.load(None).unwrap();
-        let mut notices = Notices::default();
         let made = secrets.now().private.clone();
         assert_eq!(secrets.now().preshared, Some(first.clone()));
-        assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
-        // Another preshared key is used. Half a key, or no file, does not lose the key in use.
-        fs::write(folder.join("psk"), format!("{}\n", &*second.text())).unwrap();
+        assert_eq!(read_again(&secrets, &files), Ok(false));
+        fs::write(&preshared, format!("{}\n", &*second.text())).unwrap();
+        assert_eq!(read_again(&secrets, &files), Ok(true));
+        assert_eq!(secrets.now().preshared, Some(second.clone()));
+        let code = |secrets: &Secrets| read_again(secrets, &files).unwrap_err().code;
+        for garbled in [Some("AAAA"), None] {
+            match garbled {
+                Some(text) => fs::write(&preshared, text).unwrap(),
+                None => fs::remove_file(&preshared).unwrap(),
+            }
+            assert!(code(&secrets).starts_with("preshared-key-"));
+        }
+        fs::write(&preshared, &*second.text()).unwrap();
+        fs::write(&key, "").unwrap();
+        assert_eq!(code(&secrets), "private-key-unusable");
+        fs::remove_file(&key).unwrap();
+        assert_eq!(code(&secrets), "private-key-unusable");
         assert!(
-            reread(&secrets, &files, &mut notices)
-                && secrets.now().preshared == Some(second.clone())
+            !key.exists()
+                && secrets.now().private == made
+                && secrets.now().preshared == Some(second)
         );
-        fs::write(folder.join("psk"), "AAAA").unwrap();
-        assert!(!reread(&secrets, &files, &mut notices) && notices.preshared.contains("32 bytes"));
-        fs::remove_file(folder.join("psk")).unwrap();
-        assert!(!reread(&secrets, &files, &mut notices) && secrets.now().preshared == Some(second));
-        // A private key that is lost is written again. Another one is used.
-        fs::remove_file(folder.join("key")).unwrap();
-        assert!(
-            !reread(&secrets, &files, &mut notices) && !folder.join("key").exists(),
-            "another program may be writing the key file"
-        );
-        assert!(!reread(&secrets, &files, &mut notices));
-        assert!(!reread(&secrets, &files, &mut notices), "the key file exists again");
+        fs::write(&key, &*first.text()).unwrap();
+        assert_eq!(read_again(&secrets, &files), Ok(true));
         assert_eq!(
-            keys::read(&folder.join("key"), Links::Refused).unwrap(),
-            Content::Key(made.clone())
+            (&secrets.now().private, secrets.now().public),
+            (&first.clamped(), first.public())
         );
-        fs::write(folder.join("key"), "").unwrap();
-        assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key.bad").exists());
-        assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
-        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made));
-        fs::write(folder.join("key"), &*first.text()).unwrap();
-        assert!(reread(&secrets, &files, &mut notices));
-        assert_eq!(
-            (secrets.now().private.clone(), secrets.now().public),
-            (first.clone(), first.public())
-        );
-        assert!(!reread(&secrets, &files, &mut notices), "nothing changed");
-        fs::remove_dir_all(folder).unwrap();
     }
 }

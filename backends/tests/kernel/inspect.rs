@@ -1,7 +1,9 @@
 //! Tests of the inspection of kernel objects, in comparison with the output of `ip` and `bridge`.
 
 use crate::bed::*;
+use netlink::Client;
 use netstate::inspect::Inspection;
+use netstate::netlink::host::read_links;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -219,7 +221,7 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
 fn holders_of_addresses_answer_on_their_link() {
     in_namespace(|| async {
         sh("ip addr add 192.168.56.7/24 dev wire0; ip addr add fd00:56::7/64 dev wire0 nodad");
-        let links = netstate::netlink::host::HostReader::open().unwrap().links().await.unwrap();
+        let links = read_links(&mut Client::open().unwrap()).unwrap();
         let of = |name: &str| links.iter().find(|link| link.name == name).unwrap();
         let (asker, other) = (of("eth0").mac.unwrap(), of("wire0").mac.unwrap());
         for (there, absent) in [("192.168.56.7", "192.168.56.8"), ("fd00:56::7", "fd00:56::8")] {

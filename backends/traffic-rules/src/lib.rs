@@ -22,6 +22,7 @@ mod words;
 use error::{ProgramError, RulesError};
 use ipnet::IpNet;
 use kernel_listing::chains;
+use netlink::KernelError;
 use ownership::OtherDaemons;
 use programs::{Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
 use rules::{Ends, RuleOptions, Ruleset, TABLES, guard, ruleset};
@@ -536,7 +537,7 @@ async fn clear_family(
 }
 
 /// flannel's chains that nf_tables contains outside the rules in use, according to the kernel.
-fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<String>> {
+fn left_in_kernel(family: Family, kept: ActiveRules) -> Result<Vec<String>, KernelError> {
     let (layer, own) = nftables_text::table(family);
     let mut left = chains(family)?;
     left.retain(|(table, chain)| {

@@ -1,7 +1,7 @@
 //! Limits how often the daemon lists the traffic rules in the kernel. One listing takes several
 //! seconds in a cluster with thousands of Services.
 
-use crate::notices::News;
+use netlink::Notified;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
@@ -69,16 +69,16 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
 }
 
-/// The minimum time between two comparisons of flannel's rules. `news` are the kernel's
+/// The minimum time between two comparisons of flannel's rules. `notified` are the kernel's
 /// notifications since the last one. `announces` is true if the kernel sends notifications. `cost`
 /// is the processor time of a comparison.
 #[must_use]
-pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
-    match (news, announces) {
+pub fn comparison(notified: Notified, announces: bool, cost: Duration) -> Duration {
+    match (notified, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.
-        (News::Changed, _) => interval(Duration::ZERO, cost) / NOTICED,
-        (News::Lost, true) => interval(Duration::ZERO, cost) / LOST,
-        (News::None, true) => interval(UNCHANGED, cost),
+        (Notified::Change, _) => interval(Duration::ZERO, cost) / NOTICED,
+        (Notified::Lost, true) => interval(Duration::ZERO, cost) / LOST,
+        (Notified::Nothing, true) => interval(UNCHANGED, cost),
         // Nothing else shows that a rule is missing.
         (_, false) => interval(Duration::ZERO, cost).min(UNCHANGED),
     }
@@ -102,22 +102,22 @@ mod tests {
         let ms = Duration::from_millis;
         let cases = [
             // Few rules: after a notification, or if there are none at all, the rules are compared in each round.
-            (News::Changed, true, ms(20), Duration::ZERO),
-            (News::Lost, true, ms(20), Duration::ZERO),
-            (News::Changed, true, ms(100), ms(2500)),
-            (News::None, false, ms(20), Duration::ZERO),
-            (News::None, true, ms(20), Duration::from_secs(60)),
+            (Notified::Change, true, ms(20), Duration::ZERO),
+            (Notified::Lost, true, ms(20), Duration::ZERO),
+            (Notified::Change, true, ms(100), ms(2500)),
+            (Notified::Nothing, false, ms(20), Duration::ZERO),
+            (Notified::Nothing, true, ms(20), Duration::from_secs(60)),
             // Thousands of Services.
-            (News::Changed, true, ms(1000), Duration::from_secs(25)),
-            (News::Lost, true, ms(1000), Duration::from_secs(250)),
-            (News::None, true, ms(1000), Duration::from_secs(500)),
-            (News::None, false, ms(1000), Duration::from_secs(60)),
+            (Notified::Change, true, ms(1000), Duration::from_secs(25)),
+            (Notified::Lost, true, ms(1000), Duration::from_secs(250)),
+            (Notified::Nothing, true, ms(1000), Duration::from_secs(500)),
+            (Notified::Nothing, false, ms(1000), Duration::from_secs(60)),
         ];
-        for (news, announces, cost, expected) in cases {
+        for (notified, announces, cost, expected) in cases {
             assert_eq!(
-                comparison(news, announces, cost),
+                comparison(notified, announces, cost),
                 expected,
-                "{news:?} {announces} {cost:?}"
+                "{notified:?} {announces} {cost:?}"
             );
         }
     }

@@ -154,14 +154,15 @@ impl Iptables {
     /// variant.
     fn chains_in_kernel(&self) -> Result<Vec<(String, String)>, ProgramError> {
         let found = match self.variant {
-            Variant::Nft => chains(self.family),
+            Variant::Nft => chains(self.family).map_err(|error| error.to_string()),
             Variant::Legacy => legacy_tables(self.family)
-                .map(|tables| tables.into_iter().map(|table| (table, String::new())).collect()),
+                .map(|tables| tables.into_iter().map(|table| (table, String::new())).collect())
+                .map_err(|error| error.to_string()),
         };
         // The programs ask the kernel in the same way, so a listing without this answer is none.
-        found.map_err(|error| ProgramError::Unusable {
+        found.map_err(|why| ProgramError::Unusable {
             command: self.save.display().to_string(),
-            why: format!("the kernel does not tell its tables: {error}"),
+            why: format!("the kernel does not tell its tables: {why}"),
         })
     }
 

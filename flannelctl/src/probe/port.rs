@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
-use netstate::netlink::lookup::{Fate, Hop, Lookup};
+use netlink::Client;
+use netstate::netlink::lookup::{Fate, Hop, look_up_fate};
 use node_api::probe::{Next, Outcome, PROBE, Probe, Step, StepName, Target};
 use run_dir::subnet_env;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::ask;
-use crate::store;
 
 /// For a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -120,10 +120,7 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
 
 /// The route by which the kernel sends the first packet.
 fn route(to: SocketAddr) -> Result<Step> {
-    let fate = store::run(async {
-        let mut lookup = Lookup::open()?;
-        Ok(lookup.fate(to.ip()).await?)
-    });
+    let fate = Client::open().and_then(|mut client| look_up_fate(&mut client, to.ip()));
     let fate = fate.with_context(|| format!("cannot look up the route to {}", to.ip()))?;
     let way = |hop: &Hop| {
         let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();

@@ -83,7 +83,7 @@ impl Look {
             ports: Fact::Known(Vec::new()),
             modules: Fact::Known(Vec::new()),
             daemons: Fact::Known(run_dir::instance::running::served().len()),
-            ..netlink::read(targets, pods.as_ref()).await
+            ..netlink::read(targets, pods.as_ref())
         };
         if let Fact::Known(neighbours) = &mut host.underlay_neighbours {
             self.remember(neighbours);

@@ -37,10 +37,9 @@ pub(super) async fn keep_released(
 pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel
-            .bridges()
-            .await
-            .map(|bridges| (stale_gateways(&bridges, previous, present), kernel)),
+        Ok(mut kernel) => {
+            kernel.bridges().map(|bridges| (stale_gateways(&bridges, previous, present), kernel))
+        }
         Err(error) => Err(error),
     };
     let (stale, mut kernel) = match found {

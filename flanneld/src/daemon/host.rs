@@ -116,6 +116,7 @@ impl Daemon {
             refuse_insecure: self.settings.node.refuse_insecure,
             key_file: self.settings.node.key_file.clone(),
             preshared_file: self.settings.node.preshared_file.clone(),
+            key_requests: self.key_requests.clone(),
             features: self.settings.features,
         }
     }

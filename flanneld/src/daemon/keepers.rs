@@ -15,7 +15,7 @@ use crate::pod_probes::{self, PodProbing};
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Announced, Inputs, Network, Renewal, Underlay};
+use backends::{Announced, Inputs, KeyRequests, Network, Underlay};
 use doctor::facts::store::NextConfig;
 use ipnet::IpNet;
 use probing::pods::PodPaths;
@@ -188,7 +188,7 @@ impl Daemon {
             );
         }
         let Some(mesh) = mesh.filter(|_| wanted) else {
-            self.spawn_until_stop(pod_probes::remove_leavings(own));
+            self.spawn_until_stop(async move { pod_probes::remove_leavings(own) });
             return None;
         };
         let (probing, paths) = PodProbing::new(mesh.prober.clone(), own);
@@ -207,9 +207,9 @@ impl Daemon {
     }
 
     /// Requests a new identity from the backend when an older node has this node's identity.
-    pub(super) fn keep_identity(&mut self, renewal: Option<Renewal>, network: &RunningNetwork) {
-        if let Some(renewal) = renewal {
-            self.spawn_until_stop(renew_identity(network.readings.clone(), renewal));
+    pub(super) fn keep_identity(&mut self, keys: Option<KeyRequests>, network: &RunningNetwork) {
+        if let Some(keys) = keys {
+            self.spawn_until_stop(renew_identity(network.readings.clone(), keys));
         }
     }
 
@@ -358,7 +358,7 @@ impl Daemon {
 }
 
 /// Requests a new identity when an older node has this node's, because all peers refuse the newer node.
-async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
+async fn renew_identity(mut readings: watch::Receiver<Reading>, keys: KeyRequests) {
     /// Delay before this node checks again.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
@@ -370,7 +370,7 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
             .cloned();
         if let Some(older) = older {
             warn!(peer = %older, "an older node has the same key as this node, as on a cloned disk: creating a new key");
-            renewal.ask();
+            keys.renew();
             tokio::time::sleep(TIMEOUT).await;
             if readings
                 .borrow()

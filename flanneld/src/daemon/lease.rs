@@ -241,7 +241,7 @@ impl Daemon {
         let host = HostEvidence {
             previous: previous.subnets(),
             released,
-            macs: identity::flannel_macs().await,
+            macs: identity::flannel_macs(),
             queries: Some(Arc::new(queries)),
             named: found.chosen.named,
             store_via_underlay: found.store_via_underlay(),

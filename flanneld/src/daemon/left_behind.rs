@@ -19,7 +19,7 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         return Vec::new();
     }
     let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel.devices_in(&ours).await,
+        Ok(mut kernel) => kernel.devices_in(&ours),
         Err(error) => Err(error),
     };
     let mut devices = found.unwrap_or_else(|error| {

@@ -39,7 +39,7 @@ pub(super) async fn wants(backend: &dyn Backend) -> Wants {
     let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
         // The kernel is queried only if the resources depend on its support for vxlan.
         Ok(mut kernel) if backend.takes(true) != backend.takes(false) => {
-            backend.takes(kernel.supports_vxlan().await.unwrap_or(true))
+            backend.takes(kernel.supports_vxlan().unwrap_or(true))
         }
         _ => backend.takes(true),
     };

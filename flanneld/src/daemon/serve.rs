@@ -92,7 +92,7 @@ impl Daemon {
         if let Some(mesh) = mesh {
             self.keep_probing(mesh, &node, &network, heard_out);
         }
-        self.keep_identity(tunnel.renewal, &network);
+        self.keep_identity(tunnel.key_requests, &network);
         self.keep_subnet_env(&network);
         self.keep_choice(&node, &network, tunnel.devices);
         self.keep_underlay(&node, &network, tunnel.profile.needs_links, ends.underlay);

@@ -1,6 +1,6 @@
 //! The counters of the devices that carry packets between nodes, for /metrics.
 
-use netstate::netlink::device_counters::{DeviceCounters, DirectionCounters};
+use netlink::link::{Counters as DeviceCounters, DirectionCounters};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;

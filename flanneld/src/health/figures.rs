@@ -6,7 +6,7 @@ use super::unused::{Unused, refused_by_reason};
 use crate::network::RunningNetwork;
 use backends::status::{EngineStatus, Status};
 use doctor::table::Tallied;
-use netstate::netlink::device_counters::DeviceCounters;
+use netlink::link::Counters as DeviceCounters;
 use node_api::{FailedPeer, Wireguard};
 use probing::pods::PodState;
 use probing::prober::Figures as ProbeFigures;

@@ -10,7 +10,12 @@ use super::found::Found;
 use super::request::{Families, KnownAddresses, LOOKED_UP, Request, StoreAt};
 use super::select::select;
 use backends::Underlay;
-use netstate::netlink::host::{HostEvents, HostReader};
+use netlink::uapi::NETLINK_ROUTE;
+use netlink::{Client, Subscription};
+use netstate::netlink::host::{
+    INTERFACE_GROUPS, ROUTE_GROUPS, look_up_routes, may_change_interface, read_answered_neighbours,
+    read_interfaces, read_links, read_routes,
+};
 use options::Selector;
 use run_dir::subnet_env;
 use std::collections::BTreeSet;
@@ -37,30 +42,30 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// The sum of packets that `devices` have received. An absent device adds nothing.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
-    let links = HostReader::open()?.links().await?;
+    let links = read_links(&mut Client::open()?)?;
     Ok(links.iter().filter(|link| devices.contains(&link.name)).map(|link| link.received).sum())
 }
 
 /// The hosts in the interface's neighbour table that have replied to ARP or NDP.
 pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
-    Ok(HostReader::open()?.answered(index).await?)
+    Ok(read_answered_neighbours(&mut Client::open()?, index)?)
 }
 
 /// The facts on which the choice of an interface depends.
 async fn read(
-    reader: &mut HostReader,
+    client: &mut Client,
     request: &Request,
     leased: &Leased,
 ) -> Result<HostFacts, ReadError> {
     let mut facts = HostFacts {
-        interfaces: reader.interfaces().await?,
+        interfaces: read_interfaces(client)?,
         leased: leased.clone(),
         ..HostFacts::default()
     };
-    facts.take(reader.routes(HostFacts::needs).await?);
+    facts.take(read_routes(client, HostFacts::needs)?);
     let mut targets = request.targets();
     targets.extend(leased.peers.iter().take(LOOKED_UP));
-    let answers = reader.look_up(&targets).await;
+    let answers = look_up_routes(client, &targets);
     facts.routes = targets.into_iter().zip(answers).collect();
     if let Some(known) = &request.known {
         let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
@@ -163,7 +168,7 @@ impl Wish {
     /// Resolves the store's host name, and reads the facts on which the choice of an interface depends.
     pub async fn look(&self) -> Result<(Request, HostFacts), ReadError> {
         let request = self.request().await;
-        let facts = read(&mut HostReader::open()?, &request, &self.leased).await?;
+        let facts = read(&mut Client::open()?, &request, &self.leased).await?;
         Ok((request, facts))
     }
 
@@ -226,13 +231,14 @@ pub async fn wait_for(
     wish: &Wish,
     mut waiting: impl FnMut(&Problem) + Send,
 ) -> Result<Found, Problem> {
-    let mut events = HostEvents::open(true).map_err(ReadError::from)?;
-    let mut reader = HostReader::open().map_err(ReadError::from)?;
+    let mut events = Subscription::open(NETLINK_ROUTE, INTERFACE_GROUPS | ROUTE_GROUPS);
+    events.try_open().map_err(ReadError::from)?;
+    let mut client = Client::open().map_err(ReadError::from)?;
     let start = Instant::now();
     let mut last_reason = None;
     loop {
         let request = wish.request().await;
-        let facts = read(&mut reader, &request, &wish.leased).await?;
+        let facts = read(&mut client, &request, &wish.leased).await?;
         let error = match select(&request, &facts) {
             Ok(chosen) => {
                 return Ok(Found { chosen, request, facts });
@@ -251,15 +257,15 @@ pub async fn wait_for(
             last_reason = Some(error);
         }
         let pause = left.map_or(RETRY, |left| left.min(RETRY));
-        let _ = tokio::time::timeout(pause, events.any()).await;
+        let _ = tokio::time::timeout(pause, events.wait(|_| true)).await;
         settle(&mut events).await;
     }
 }
 
 /// Waits for [`SETTLE`] and drops the pending events, so that a burst of them causes a single read.
-async fn settle(events: &mut HostEvents) {
+async fn settle(events: &mut Subscription) {
     tokio::time::sleep(SETTLE).await;
-    events.clear();
+    events.take_queued(|_| false);
 }
 
 /// Sends changes of the chosen interface's index, name, MTU and addresses to `sender`, until `stop`. If `links` is
@@ -299,16 +305,18 @@ async fn follow_once(
     report: &impl Fn(Option<&Problem>),
     (alarm, others, steady): &mut Followed,
 ) -> Result<(), ReadError> {
-    let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
+    let groups = INTERFACE_GROUPS | if links { ROUTE_GROUPS } else { 0 };
+    let (mut events, mut client) = (Subscription::open(NETLINK_ROUTE, groups), Client::open()?);
+    events.try_open()?;
     loop {
         let mut facts = HostFacts {
-            interfaces: reader.interfaces().await?,
+            interfaces: read_interfaces(&mut client)?,
             leased: chosen.leased.clone(),
             ..HostFacts::default()
         };
         let last = sender.borrow().clone();
         if links {
-            facts.take(reader.routes(HostFacts::needs).await?);
+            facts.take(read_routes(&mut client, HostFacts::needs)?);
         } else {
             facts.links = last.links.iter().map(|net| (last.index, *net)).collect();
         }
@@ -337,7 +345,11 @@ async fn follow_once(
             let now = sender.borrow();
             (now.index, now.name.clone())
         };
-        let _ = tokio::time::timeout_at(wake, events.about(index, &name)).await;
+        let _ = tokio::time::timeout_at(
+            wake,
+            events.wait(|message| may_change_interface(message, index, &name)),
+        )
+        .await;
         settle(&mut events).await;
     }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::diff::diff;
-use crate::error::kernel_refusal;
 use crate::kernel::FailureKind;
 use crate::link::LinkSpec;
 use crate::names::Mac;
@@ -10,6 +9,7 @@ use crate::route::RouteKind;
 use crate::route::RouteSpec;
 use crate::survey::Survey;
 use ipnet::IpNet;
+use netlink::kernel_refusal;
 use proptest::prelude::*;
 use types::kernel_object::Holder;
 use types::{Errno, Problem, Subnets};

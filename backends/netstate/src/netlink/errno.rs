@@ -1,34 +1,35 @@
 //! Classifies the kernel's refusals of operations by their errnos.
 
-use super::socket::Answer;
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, ipip, vxlan};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::RouteSpec;
 use ipnet::IpNet;
+use netlink::{Answer, RequestError};
 use types::problem::PortPurpose;
 use types::{Detail, Errno, Problem};
 
-/// `None` if the object now has the requested state.
-pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
+/// Well if the object now has the requested state.
+pub(super) fn op_result(op: &Op, answer: Answer) -> Result<(), OpError> {
     let (code, words) = match answer {
-        Answer::Done => return None,
+        Ok(()) => return Ok(()),
         // It is not known whether the operation took effect.
-        Answer::Lost => {
+        Err(RequestError::Lost) => {
             let text = "the kernel did not respond; the next pass checks the result";
             let why = Problem::new("kernel-silent", text);
-            return Some(OpError::new(op, FailureKind::Other, why));
+            return Err(OpError::new(op, FailureKind::Other, why));
         }
-        Answer::Refused(code, words) => (*code, words.trim()),
+        Err(RequestError::Refused { errno, words }) => (errno, words),
     };
+    let words = words.trim();
     if is_already_done(op, code) {
-        return None;
+        return Ok(());
     }
     let cause = likely_cause(op, code);
     let colon = if words.is_empty() { "" } else { ": " };
     let text = format!("{}{colon}{words}{cause}", Errno(code));
-    Some(OpError::new(op, failure_kind(op, code), Problem { text, ..cause }))
+    Err(OpError::new(op, failure_kind(op, code), Problem { text, ..cause }))
 }
 
 /// The operation would have no effect: the object to delete does not exist, or the address to add
@@ -244,8 +245,8 @@ mod tests {
         Op::Delete(key, value)
     }
 
-    fn refused(op: &Op, code: i32) -> Option<OpError> {
-        op_error(op, &Answer::Refused(code, "words".to_owned()))
+    fn refused(op: &Op, errno: i32) -> Option<OpError> {
+        op_result(op, Err(RequestError::Refused { errno, words: "words".to_owned() })).err()
     }
 
     #[test]
@@ -313,6 +314,6 @@ mod tests {
             let problem = Problem::of(&refused(&op, code).unwrap());
             assert_eq!((problem.code.as_ref(), problem.detail), (name, detail));
         }
-        assert!(op_error(&add(route()), &Answer::Lost).is_some());
+        assert!(op_result(&add(route()), Err(RequestError::Lost)).is_err());
     }
 }

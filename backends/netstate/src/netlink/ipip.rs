@@ -1,8 +1,8 @@
 //! Netlink attributes of IPIP links.
 
-use super::uapi::*;
-use super::wire::{self, Message};
 use crate::link::ipip::{IpipSpec, KIND};
+use netlink::uapi::*;
+use netlink::wire::{self, Message};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// A change of a link needs all attributes, because the kernel sets a missing one to zero
@@ -56,13 +56,12 @@ mod tests {
             IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..spec },
             IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false },
         ] {
-            let message =
-                attributes(Message::new(RTM_NEWLINK, 0, &[0; IFINFOMSG]), &spec).finish(1);
-            let info =
-                wire::inside(message.get(wire::HEADER + IFINFOMSG..).unwrap(), IFLA_LINKINFO)
-                    .unwrap();
-            assert_eq!(wire::inside(info, IFLA_INFO_KIND).map(wire::text), Some(KIND));
-            assert_eq!(decode(wire::inside(info, IFLA_INFO_DATA).unwrap()), spec);
+            let message = attributes(Message::new(RTM_NEWLINK, 0, &[0; IFINFOMSG]), &spec);
+            let found = message.read_back(|message| {
+                let link = netlink::link::Link::decode(message)?;
+                Some((link.kind == KIND, decode(link.data)))
+            });
+            assert_eq!(found, [(true, spec)]);
         }
     }
 }

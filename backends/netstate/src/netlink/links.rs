@@ -1,21 +1,21 @@
 //! Creates, changes and deletes links. Each kind of link has its own file.
 
 use super::decode::SeenLink;
-use super::header::{flag_header, link_header};
-use super::socket::Answer;
-use super::uapi::*;
-use super::wire::Message;
+use super::write::not_looked_up;
 use super::{NetlinkKernel, ethtool, ipip, port, vxlan};
 use crate::error::{FailureKind, OpError, vanished_interface};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
 use crate::probe_port::bridge_of;
+use netlink::header::{flag_header, link_header};
+use netlink::uapi::*;
+use netlink::{Message, RequestError};
 use std::io;
 use types::Problem;
 
 impl NetlinkKernel {
-    pub(super) async fn apply_link(&mut self, name: LinkName, op: &Op) -> Option<OpError> {
+    pub(super) fn apply_link(&mut self, name: LinkName, op: &Op) -> Result<(), OpError> {
         match op {
             Op::Add(_, Value::Link(spec)) => {
                 let Some(message) = creation(name, spec) else {
@@ -24,29 +24,39 @@ impl NetlinkKernel {
                         "only the program that opens a {kind} device can create the device"
                     );
                     let why = Problem::new("interface-not-creatable", text);
-                    return Some(OpError::new(op, FailureKind::Unsupported, why));
+                    return Err(OpError::new(op, FailureKind::Unsupported, why));
                 };
                 // Otherwise a second device would be created, and could not have the port of the first.
-                if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await
+                if matches!(spec.kind, LinkKind::Wireguard(_))
+                    && self.rename_back(name, spec, op)?
                 {
-                    return self.change_link(name, spec, op).await;
+                    return self.change_link(name, spec, op);
                 }
-                if let Some(error) = self.one(op, message).await {
+                match self.apply_one(op, message) {
+                    Ok(()) => self.finish_link(name, spec, op),
                     // Another program may have renamed our own device, which then conflicts with the new one.
-                    let back =
-                        error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
-                    return if back { self.change_link(name, spec, op).await } else { Some(error) };
+                    Err(error)
+                        if error.kind == FailureKind::Conflict
+                            && self.rename_back(name, spec, op) == Ok(true) =>
+                    {
+                        self.change_link(name, spec, op)
+                    }
+                    Err(error) => Err(error),
                 }
-                self.finish_link(name, spec, op).await
             }
-            Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op).await,
+            Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op),
             Op::Delete(..) => {
                 if let Some(bridge) = bridge_of(name.as_str()) {
                     // Otherwise a pod that gets one of the addresses would not be reachable.
-                    let _ = port::forget_all(&mut self.requests, bridge).await;
+                    let _ = port::forget_all(&mut self.client, bridge);
                 }
-                let link = self.links_by_name(&[name]).await.unwrap_or_default().remove(&name)?;
-                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
+                match self.link_by_name(name, op)? {
+                    Some(link) => {
+                        let message = Message::new(RTM_DELLINK, 0, &link_header(link.index));
+                        self.apply_one(op, message)
+                    }
+                    None => Ok(()),
+                }
             }
             Op::Refuse(_, Value::Link(spec)) => {
                 let kind = spec.kind.name();
@@ -54,16 +64,21 @@ impl NetlinkKernel {
                     "an interface {name} of kind {kind} already exists; rename or delete the interface (ip link delete {name})"
                 );
                 let why = Problem::new("interface-name-taken", text);
-                Some(OpError::new(op, FailureKind::Conflict, why))
+                Err(OpError::new(op, FailureKind::Conflict, why))
             }
-            Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
+            Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => Ok(()),
         }
+    }
+
+    fn link_by_name(&mut self, name: LinkName, op: &Op) -> Result<Option<SeenLink>, OpError> {
+        let found = self.links_by_name(&[name]);
+        Ok(found.map_err(|error| not_looked_up(op, &error))?.remove(&name))
     }
 
     /// Restores the name of flannel's device after another program renamed it; true if it was
     /// restored. A vxlan device is recognised by VNI, UDP port and MAC. A WireGuard device is
     /// recognised by the last known index, an IPIP device also by local and remote address.
-    async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
+    fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec, op: &Op) -> Result<bool, OpError> {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
             (LinkKind::Ipip(found), LinkKind::Ipip(wanted)) => wanted.has_ends_of(found),
@@ -76,59 +91,50 @@ impl NetlinkKernel {
             _ => wanted.mac.is_some() && link.spec.mac == wanted.mac,
         };
         let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && known(link);
-        let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else {
-            return false;
+        let links = self.all_links().map_err(|error| not_looked_up(op, &error))?;
+        let Some(found) = links.into_iter().find(ours) else {
+            return Ok(false);
         };
         let renaming = || {
             Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str())
         };
-        let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
-        if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
+        let mut answer = self.client.request(renaming());
+        if answer.as_ref().err().and_then(RequestError::errno) == Some(libc::EBUSY) {
             // Before Linux 6.2 an interface can be renamed only while it is down. Its routes are lost and come back with the next pass.
             let down = Message::new(RTM_NEWLINK, 0, &flag_header(found.index, IFF_UP, false));
-            answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
+            answer = self.client.request(down).and_then(|()| self.client.request(renaming()));
         }
-        let done = answer == Some(Answer::Done);
-        if done {
+        if answer.is_ok() {
             tracing::warn!(
                 device = %name,
                 from = %found.name,
                 "another program renamed the device; restored the name"
             );
         }
-        done
+        Ok(answer.is_ok())
     }
 
-    async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
-        let links = self.links_by_name(&[name]).await.unwrap_or_default();
-        let Some(found) = links.get(&name) else {
-            return Some(OpError::new(op, FailureKind::Other, vanished_interface()));
+    fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Result<(), OpError> {
+        let Some(found) = self.link_by_name(name, op)? else {
+            return Err(OpError::new(op, FailureKind::Other, vanished_interface()));
         };
         let header = link_header(found.index);
-        if let Some(message) =
-            change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
-            && let Some(error) = self.one(op, message).await
-        {
-            return Some(error);
+        let message = || Message::new(RTM_NEWLINK, 0, &header);
+        if let Some(message) = change_of_kind(message(), &spec.kind, &found.spec.kind) {
+            self.apply_one(op, message)?;
         }
-        if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac)
-            && let Some(error) =
-                self.one(op, Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0)).await
-        {
-            return Some(error);
+        if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac) {
+            self.apply_one(op, message().attr(IFLA_ADDRESS, &mac.0))?;
         }
-        if spec.mtu != found.spec.mtu
-            && let Some(error) =
-                self.one(op, Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu)).await
-        {
-            return Some(error);
+        if spec.mtu != found.spec.mtu {
+            self.apply_one(op, message().number(IFLA_MTU, spec.mtu))?;
         }
-        self.finish_link(name, spec, op).await
+        self.finish_link(name, spec, op)
     }
 
     /// Sets the properties that are not attributes of RTM_NEWLINK. The link comes up last, so that
     /// it has all properties when packets arrive.
-    async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
+    fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Result<(), OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(
                 format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"),
@@ -157,16 +163,14 @@ impl NetlinkKernel {
                 "cannot set the checksum offload of the device, leaving it unchanged"
             );
         }
-        let index = match self.links_by_name(&[name]).await {
-            Ok(mut links) => links.remove(&name)?.index,
-            Err(error) => return Some(OpError::new(op, FailureKind::Other, error.why)),
+        let Some(link) = self.link_by_name(name, op)? else {
+            return Err(OpError::new(op, FailureKind::Other, vanished_interface()));
         };
-        if let LinkKind::Wireguard(spec) = &spec.kind
-            && let Some(error) = self.set_wireguard(index, spec, op).await
-        {
-            return Some(error);
+        if let LinkKind::Wireguard(spec) = &spec.kind {
+            self.set_wireguard(link.index, spec, op)?;
         }
-        self.one(op, Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_UP, spec.up))).await
+        let message = Message::new(RTM_NEWLINK, 0, &flag_header(link.index, IFF_UP, spec.up));
+        self.apply_one(op, message)
     }
 }
 

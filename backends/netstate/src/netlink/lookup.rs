@@ -1,23 +1,18 @@
 //! Looks up the path of one packet in the kernel, without a cache: the route, and the state of the next hop.
 
-use super::decode::{SeenRoute, link, neighbor, route};
-use super::header::{link_header, lookup_header, neighbor_header, route_header};
-use super::socket::{Answer, Requests, answer_problem};
-use super::uapi::*;
-use super::wire::Message;
+use super::decode::route_kind;
 use super::wireguard;
 pub use super::wireguard::PeerStatus;
-use crate::error::KernelError;
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
 use ipnet::IpNet;
+use netlink::link::{link_of_index, link_of_name, look_up_links};
+use netlink::neighbor::{Neighbor, fdb_of_link, neighbors_of_link};
+use netlink::route::{Route, route_to, routes_of_table};
+use netlink::uapi::*;
+use netlink::{Client, KernelError, family_number};
 use std::net::IpAddr;
 use types::Problem;
-
-/// Works in the network namespace of the thread that opened it.
-pub struct Lookup {
-    requests: Requests,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
@@ -56,177 +51,131 @@ pub enum Neighbour {
     Absent,
 }
 
-impl Lookup {
-    /// Opens a socket in the network namespace of the calling thread.
-    pub fn open() -> Result<Self, KernelError> {
-        Ok(Self { requests: Requests::open()? })
-    }
-
-    /// The route of this host's packets to an address, like `ip route get`.
-    pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
-        let failed = |why| KernelError::new(format!("look up the route to {to}"), why);
-        let (family, len) = family(to);
-        // For IPv6 the kernel always returns the table, and refuses requests for it.
-        let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
-        let query = |flags| {
-            Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, table | flags))
-                .ip(RTA_DST, to)
-        };
-        // The result for the packet, and the route that matched.
-        let mut seen: [Option<SeenRoute>; 2] = [None, None];
-        let answers =
-            self.requests.batch(vec![query(0), query(RTM_F_FIB_MATCH)], 2, |which, message| {
-                if let Some(place) = seen.get_mut(which) {
-                    *place = route(message);
-                }
-            });
-        let answers = answers.await;
-        match answers.first() {
-            Some(Answer::Done) => {}
-            Some(Answer::Refused(libc::ENETUNREACH, _)) => return Ok(Fate::NoRoute),
+/// The route of this host's packets to an address, like `ip route get`.
+pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError> {
+    let failed = |why| KernelError::new(format!("look up the route to {to}"), why);
+    // For IPv6 the kernel always returns the table, and refuses requests for it.
+    let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+    let queries = vec![route_to(to, table), route_to(to, table | RTM_F_FIB_MATCH)];
+    // The result for the packet, and the route that matched.
+    let mut found = client.look_up(queries, Route::decode).into_iter();
+    let way = match found.next() {
+        Some(Ok(way)) => way,
+        Some(Err(error)) => match error.errno() {
+            Some(libc::ENETUNREACH) => return Ok(Fate::NoRoute),
             // The errnos of dropping routes for IPv4. For IPv6 the kernel returns the route itself.
-            Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
-                return Ok(Fate::Dropped(self.obstacle(to).await?));
+            Some(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES) => {
+                return Ok(Fate::Dropped(find_dropping_route(client, to)?));
             }
-            answer => return Err(failed(answer_problem(answer))),
-        }
-        let [Some(way), matched] = seen else {
-            let why = Problem::new("kernel-answer-unusable", "the kernel returned no route");
-            return Err(failed(why));
-        };
-        // Kernels before 4.13 return only the lookup's result.
-        let from = matched.as_ref().unwrap_or(&way);
-        let hop = Hop {
-            net: from.net,
-            via: way.spec.via,
-            dev: self.name(way.oif).await,
-            index: way.oif,
-            source: way.source,
-            kind: way.spec.kind,
-            protocol: from.spec.protocol,
-            metric: from.metric,
-            table: from.table,
-        };
-        Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
-    }
+            _ => return Err(failed(error.into())),
+        },
+        None => None,
+    };
+    let Some(way) = way else {
+        let why = Problem::new("kernel-answer-unusable", "the kernel returned no route");
+        return Err(failed(why));
+    };
+    // Kernels before 4.13 return only the lookup's result.
+    let matched = found.next().and_then(Result::ok).flatten();
+    let from = matched.as_ref().unwrap_or(&way);
+    let hop = Hop {
+        net: from.net,
+        via: way.via,
+        dev: look_up_name(client, way.index)?,
+        index: way.index,
+        source: way.source,
+        kind: route_kind(&way),
+        protocol: from.protocol,
+        metric: from.metric,
+        table: from.table,
+    };
+    Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
+}
 
-    /// The most specific route that drops packets to an address.
-    async fn obstacle(&mut self, to: IpAddr) -> Result<Option<Hop>, KernelError> {
-        let (family, _) = family(to);
-        let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
-        let counts = |seen: &SeenRoute| seen.net.contains(&to) && drops(seen.spec.kind);
-        let all = self.requests.dump(
-            "routes",
-            request,
-            Vec::new,
-            |list: &mut Vec<SeenRoute>, message| {
-                list.extend(route(message).filter(counts));
-            },
-        );
-        let best = all
-            .await?
-            .into_iter()
-            .max_by_key(|seen| (seen.net.prefix_len(), std::cmp::Reverse(seen.metric)));
-        let hop = |seen: SeenRoute| Hop {
-            net: seen.net,
-            via: seen.spec.via,
-            dev: LinkName::default(),
-            index: seen.oif,
-            source: seen.source,
-            kind: seen.spec.kind,
-            protocol: seen.spec.protocol,
-            metric: seen.metric,
-            table: seen.table,
-        };
-        Ok(best.map(hop))
-    }
+/// The most specific route that drops packets to an address.
+fn find_dropping_route(client: &mut Client, to: IpAddr) -> Result<Option<Hop>, KernelError> {
+    let all = client.dump(&routes_of_table(family_number(to.into()), 0), |message| {
+        Route::decode(message).filter(|route| route.net.contains(&to) && drops(route_kind(route)))
+    });
+    let best = all?
+        .into_iter()
+        .max_by_key(|route| (route.net.prefix_len(), std::cmp::Reverse(route.metric)));
+    Ok(best.map(|route| Hop {
+        net: route.net,
+        via: route.via,
+        dev: LinkName::default(),
+        index: route.index,
+        source: route.source,
+        kind: route_kind(&route),
+        protocol: route.protocol,
+        metric: route.metric,
+        table: route.table,
+    }))
+}
 
-    pub async fn neighbour(&mut self, dev: LinkName, ip: IpAddr) -> Result<Neighbour, KernelError> {
-        let Some(index) = self.index(dev).await else {
-            return Ok(Neighbour::Absent);
-        };
-        let (family, _) = family(ip);
-        let request = || {
-            Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0))
-                .number(NDA_IFINDEX, index)
-        };
-        let found = self.requests.dump(
-            "neighbours",
-            request,
-            || Neighbour::Absent,
-            |found: &mut Neighbour, message| {
-                let Some(seen) = neighbor(message).filter(|seen| {
-                    seen.family == family && seen.index == index && seen.dst == Some(ip)
-                }) else {
-                    return;
-                };
-                *found = match seen.mac.filter(|_| !seen.unanswered()) {
-                    Some(mac) => Neighbour::Known(mac),
-                    None => Neighbour::Silent,
-                };
-            },
-        );
-        found.await
-    }
+pub fn look_up_neighbour(
+    client: &mut Client,
+    dev: LinkName,
+    ip: IpAddr,
+) -> Result<Neighbour, KernelError> {
+    let Some(index) = look_up_index(client, dev)? else {
+        return Ok(Neighbour::Absent);
+    };
+    let found = client.dump(&neighbors_of_link(index, family_number(ip.into())), |message| {
+        let seen = Neighbor::decode(message)
+            .filter(|seen| seen.index == index && seen.destination == Some(ip))?;
+        Some(match seen.mac.filter(|_| !seen.is_unanswered()) {
+            Some(mac) => Neighbour::Known(Mac(mac)),
+            None => Neighbour::Silent,
+        })
+    });
+    Ok(found?.pop().unwrap_or(Neighbour::Absent))
+}
 
-    /// The underlay address to which a vxlan interface sends frames for a MAC.
-    pub async fn fdb(&mut self, dev: LinkName, mac: Mac) -> Result<Option<IpAddr>, KernelError> {
-        let Some(index) = self.index(dev).await else {
-            return Ok(None);
-        };
-        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
-        let found = self.requests.dump(
-            "FDB entries",
-            request,
-            || None,
-            |found: &mut Option<IpAddr>, message| {
-                let seen = neighbor(message).filter(|seen| {
-                    seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac)
-                });
-                *found = found.or(seen.and_then(|seen| seen.dst));
-            },
-        );
-        found.await
-    }
+/// The underlay address to which a vxlan interface sends frames for a MAC.
+pub fn look_up_fdb(
+    client: &mut Client,
+    dev: LinkName,
+    mac: Mac,
+) -> Result<Option<IpAddr>, KernelError> {
+    let Some(index) = look_up_index(client, dev)? else {
+        return Ok(None);
+    };
+    let found = client.dump(&fdb_of_link(index), |message| {
+        let seen = Neighbor::decode(message).filter(|seen| {
+            seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac.0)
+        });
+        seen?.destination
+    });
+    Ok(found?.into_iter().next())
+}
 
-    /// The peer whose allowed IPs contain exactly the network `net`. Fails if the kernel has no
-    /// WireGuard.
-    pub async fn wireguard_peer(
-        &mut self,
-        dev: LinkName,
-        net: IpNet,
-    ) -> Result<Option<PeerStatus>, KernelError> {
-        match self.index(dev).await {
-            Some(index) => wireguard::peer_status(index, net).await,
-            None => Ok(None),
-        }
+/// The peer whose allowed IPs contain exactly the network `net`. Fails if the kernel has no
+/// WireGuard.
+pub fn look_up_wireguard_peer(
+    client: &mut Client,
+    dev: LinkName,
+    net: IpNet,
+) -> Result<Option<PeerStatus>, KernelError> {
+    match look_up_index(client, dev)? {
+        Some(index) => wireguard::peer_status(index, net),
+        None => Ok(None),
     }
+}
 
-    async fn index(&mut self, name: LinkName) -> Option<u32> {
-        let request =
-            Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
-        let mut found = None;
-        self.requests
-            .batch(vec![request], 1, |_, message| {
-                found = link(message).map(|link| link.index).or(found);
-            })
-            .await;
-        found
-    }
+fn look_up_index(client: &mut Client, name: LinkName) -> Result<Option<u32>, KernelError> {
+    let request = link_of_name(name.as_str());
+    Ok(look_up_links(client, vec![request], |link| Some(link.index))?.pop())
+}
 
-    /// Empty if the interface does not exist.
-    async fn name(&mut self, index: u32) -> LinkName {
-        let mut found = LinkName::default();
-        if index != 0 {
-            let request = Message::new(RTM_GETLINK, 0, &link_header(index));
-            self.requests
-                .batch(vec![request], 1, |_, message| {
-                    found = link(message).map_or(found, |link| link.name);
-                })
-                .await;
-        }
-        found
+/// Empty if the interface does not exist.
+fn look_up_name(client: &mut Client, index: u32) -> Result<LinkName, KernelError> {
+    if index == 0 {
+        return Ok(LinkName::default());
     }
+    let request = link_of_index(index);
+    let found = look_up_links(client, vec![request], |link| LinkName::parse(link.name))?.pop();
+    Ok(found.unwrap_or_default())
 }
 
 /// Silently or with an ICMP error to the sender.
@@ -234,7 +183,17 @@ fn drops(kind: RouteKind) -> bool {
     matches!(kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT))
 }
 
-/// The family's number and full prefix length in bits.
-fn family(ip: IpAddr) -> (u8, u8) {
-    if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_look_up_of_a_link_is_no_missing_entry() {
+        let mut client = Client::open().unwrap();
+        let lo = LinkName::parse("lo").unwrap();
+        assert_eq!(look_up_fdb(&mut client, lo, Mac([2; 6])), Ok(None));
+        client.shrink_receive_buffer().unwrap();
+        assert!(look_up_fdb(&mut client, lo, Mac([2; 6])).is_err());
+        assert!(look_up_neighbour(&mut client, lo, [127, 0, 0, 1].into()).is_err());
+    }
 }

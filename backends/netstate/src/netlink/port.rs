@@ -6,16 +6,14 @@
 //! host accepts none of these frames, and a packet socket receives them all. The bridge floods no
 //! broadcasts or multicasts to the port, so that the host does not receive them twice.
 
-use super::decode::neighbor;
-use super::header::{flag_header, link_header, neighbor_header};
-use super::host::HostReader;
-use super::socket::{Answer, Requests, answer_problem};
-use super::uapi::*;
-use super::wire::Message;
-use crate::error::{KernelError, vanished_interface};
-use crate::host::Interface;
+use crate::error::vanished_interface;
 use crate::names::Mac;
 use crate::probe_port::names;
+use netlink::header::{flag_header, link_header, neighbor_header};
+use netlink::link::{Link, all_links};
+use netlink::neighbor::{Neighbor, neighbors_of_link};
+use netlink::uapi::*;
+use netlink::{Client, KernelError, Message, family_number};
 use std::net::IpAddr;
 use types::Problem;
 
@@ -31,130 +29,97 @@ const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
 /// takes the lowest MTU of its ports.
 const MTU: u32 = 65_535;
 
-pub struct Ports {
-    requests: Requests,
-    host: HostReader,
+/// Creates the probe port of a bridge, or reuses an existing one. The result is the interface index
+/// of the veth end outside the bridge.
+pub fn create_probe_port(client: &mut Client, bridge: u32) -> Result<u32, KernelError> {
+    let mut ends = find_ends(client, bridge)?;
+    if ends.is_none() {
+        let (outer, inner) = names(bridge);
+        request(client, pair(&outer, &inner))?;
+        ends = find_ends(client, bridge)?;
+    }
+    let Some((outer, inner)) = ends else {
+        return Err(failed(vanished_interface()));
+    };
+    request(client, silent(inner))?;
+    request(client, silent(outer))?;
+    request(client, Message::new(RTM_NEWLINK, 0, &link_header(outer)).number(IFLA_MASTER, bridge))?;
+    request(client, without_floods(outer))?;
+    for end in [inner, outer] {
+        request(client, Message::new(RTM_NEWLINK, 0, &flag_header(end, IFF_UP, true)))?;
+    }
+    Ok(inner)
 }
 
-impl Ports {
-    /// Opens the sockets in the network namespace of the calling thread.
-    pub fn open() -> Result<Self, KernelError> {
-        Ok(Self { requests: Requests::open()?, host: HostReader::open()? })
-    }
+pub fn has_probe_port(client: &mut Client, bridge: u32) -> Result<bool, KernelError> {
+    Ok(find_ends(client, bridge)?.is_some())
+}
 
-    /// Includes their addresses.
-    pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
-        self.host.interfaces().await
-    }
+/// The interface indices, if both ends exist.
+fn find_ends(client: &mut Client, bridge: u32) -> Result<Option<(u32, u32)>, KernelError> {
+    let (outer, inner) = names(bridge);
+    let links = client.dump(&all_links(), |message| {
+        let link = Link::decode(message).filter(|link| link.kind == "veth")?;
+        (link.name == outer || link.name == inner).then(|| (link.name == outer, link.index))
+    })?;
+    let index = |outer| links.iter().find(|(is_outer, _)| *is_outer == outer).map(|(_, at)| *at);
+    Ok(index(true).zip(index(false)))
+}
 
-    /// Creates the probe port of a bridge, or reuses an existing one. The result is the interface
-    /// index of the veth end outside the bridge.
-    pub async fn make(&mut self, bridge: u32) -> Result<u32, KernelError> {
-        let (outer, inner) = names(bridge);
-        let mut ends = self.ends(&outer, &inner).await?;
-        if ends.is_none() {
-            self.request(pair(&outer, &inner)).await?;
-            ends = self.ends(&outer, &inner).await?;
-        }
-        let Some((outer, inner)) = ends else {
-            return Err(failed(vanished_interface()));
-        };
-        self.request(silent(inner)).await?;
-        self.request(silent(outer)).await?;
-        let into = Message::new(RTM_NEWLINK, 0, &link_header(outer)).number(IFLA_MASTER, bridge);
-        self.request(into).await?;
-        self.request(without_floods(outer)).await?;
-        for end in [inner, outer] {
-            self.request(Message::new(RTM_NEWLINK, 0, &flag_header(end, IFF_UP, true))).await?;
-        }
-        Ok(inner)
-    }
+/// Adds a neighbour entry on the bridge that sends packets for a probe address to the probe port.
+pub fn lead_to_probe_port(
+    client: &mut Client,
+    bridge: u32,
+    address: IpAddr,
+) -> Result<(), KernelError> {
+    let header = neighbor_header(family_number(address.into()), bridge, NUD_PERMANENT, 0);
+    let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header);
+    request(client, message.ip(NDA_DST, address).attr(NDA_LLADDR, &MAC.0))
+}
 
-    pub async fn exists(&mut self, bridge: u32) -> Result<bool, KernelError> {
-        let (outer, inner) = names(bridge);
-        Ok(self.ends(&outer, &inner).await?.is_some())
-    }
-
-    /// The interface indices, if both ends exist.
-    async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
-        let links = self.host.links().await?;
-        let index = |name: &str| {
-            let is_it = |link: &&Interface| link.name == name && link.kind == "veth";
-            links.iter().find(is_it).map(|link| link.index)
-        };
-        Ok(index(outer).zip(index(inner)))
-    }
-
-    /// Adds a neighbour entry on the bridge that sends packets for a probe address to the probe
-    /// port.
-    pub async fn lead(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
-        let header = neighbor_header(family(address), bridge, NUD_PERMANENT, 0);
-        self.request(
-            Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header)
-                .ip(NDA_DST, address)
-                .attr(NDA_LLADDR, &MAC.0),
-        )
-        .await
-    }
-
-    /// Deletes the bridge's neighbour entry for a probe address. A missing entry is not an error.
-    pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
-        self.request(deletion(bridge, address)).await
-    }
-
-    /// Removes the probe port and the neighbour entries with its MAC. A missing probe port is not
-    /// an error.
-    pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
-        forget_all(&mut self.requests, bridge).await?;
-        let (outer, inner) = names(bridge);
-        match self.ends(&outer, &inner).await? {
-            Some((outer, _)) => {
-                self.request(Message::new(RTM_DELLINK, 0, &link_header(outer))).await
-            }
-            None => Ok(()),
-        }
-    }
-
-    async fn request(&mut self, message: Message) -> Result<(), KernelError> {
-        ask(&mut self.requests, message).await
-    }
+/// Deletes the bridge's neighbour entry for a probe address. A missing entry is not an error.
+pub fn forget_probe_address(
+    client: &mut Client,
+    bridge: u32,
+    address: IpAddr,
+) -> Result<(), KernelError> {
+    let header = neighbor_header(family_number(address.into()), bridge, 0, 0);
+    request(client, Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address))
 }
 
 /// Deletes all neighbour entries of a bridge that contain the probe port's MAC.
-pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
-    let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
-    let found =
-        requests.dump("neighbours", request, Vec::new, |list: &mut Vec<IpAddr>, message| {
-            let ours = neighbor(message)
-                .filter(|seen| seen.index == bridge && seen.mac == Some(MAC) && seen.permanent());
-            list.extend(ours.and_then(|seen| seen.dst));
-        });
-    for address in found.await? {
-        ask(requests, deletion(bridge, address)).await?;
+pub(super) fn forget_all(client: &mut Client, bridge: u32) -> Result<(), KernelError> {
+    let found = client.dump(&neighbors_of_link(0, 0), |message| {
+        let ours = Neighbor::decode(message)
+            .filter(|seen| seen.index == bridge && seen.mac == Some(MAC.0) && seen.is_permanent());
+        ours?.destination
+    });
+    for address in found? {
+        forget_probe_address(client, bridge, address)?;
     }
     Ok(())
 }
 
-fn deletion(bridge: u32, address: IpAddr) -> Message {
-    let header = neighbor_header(family(address), bridge, 0, 0);
-    Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
+/// Removes the probe port and the neighbour entries with its MAC. A missing probe port is not an
+/// error.
+pub fn remove_probe_port(client: &mut Client, bridge: u32) -> Result<(), KernelError> {
+    forget_all(client, bridge)?;
+    match find_ends(client, bridge)? {
+        Some((outer, _)) => request(client, Message::new(RTM_DELLINK, 0, &link_header(outer))),
+        None => Ok(()),
+    }
 }
 
 /// A reply that the object to delete does not exist is not an error.
-async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
-    let answers = requests.batch(vec![message], 1, |_, _| ()).await;
-    match answers.first() {
-        Some(Answer::Done | Answer::Refused(libc::ENOENT | libc::ENODEV, _)) => Ok(()),
-        answer => Err(failed(answer_problem(answer))),
+fn request(client: &mut Client, message: Message) -> Result<(), KernelError> {
+    match client.request(message) {
+        Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
+        answer => answer.map_err(|error| failed(error.into())),
     }
 }
 
 fn failed(why: Problem) -> KernelError {
     KernelError::new("create a probe port in the pods' bridge", why)
-}
-
-fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
 fn pair(outer: &str, inner: &str) -> Message {

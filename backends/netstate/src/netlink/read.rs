@@ -1,29 +1,30 @@
 //! Reads flannel's kernel objects with filtered dumps, one dump for each kind of object.
 
-use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
-use super::header::{address_header, link_header, neighbor_header, route_header};
-use super::socket::{Answer, LOOKUPS, answer_problem};
-use super::uapi::*;
-use super::wire::Message;
+use super::decode::{PlainRoute, SeenLink, decode_link, decode_plain_route};
 use super::{NetlinkKernel, ethtool};
 use crate::cleanup::Inventory;
-use crate::error::KernelError;
 use crate::kernel::{ExistingState, Facts};
 use crate::link::LinkKind;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Value};
-use crate::route::{BOOT, RouteKind};
+use crate::route::BOOT;
 use crate::scope::Scope;
 use crate::underlay::Underlay;
 use ipnet::IpNet;
+use netlink::address::{Address, addresses_of_link};
+use netlink::link::{Link, all_links, link_of_index, link_of_name, look_up_links};
+use netlink::neighbor::{Neighbor, fdb_of_link, neighbors_of_link};
+use netlink::route::{Route, route_to, routes_of_table};
+use netlink::uapi::*;
+use netlink::{KernelError, Query, family_number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 type Links = BTreeMap<LinkName, SeenLink>;
 
 impl NetlinkKernel {
-    pub(super) async fn read_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut links = self.links_by_name(&scope.links).await?;
+    pub(super) fn read_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut links = self.links_by_name(&scope.links)?;
         for (name, link) in &mut links {
             if self.fixed_ra.contains(name) {
                 link.spec.accept_ra = None;
@@ -45,85 +46,63 @@ impl NetlinkKernel {
             let foreign = matches!(link.spec.kind, LinkKind::Other(_));
             if matches!(link.spec.kind, LinkKind::Wireguard(_)) {
                 link.spec.kind =
-                    LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found).await?);
+                    LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found)?);
             }
             found.ours.set(Key::Link(name), Value::Link(Box::new(link.spec)));
             if foreign {
                 continue;
             }
             for family in families(scope) {
-                self.addresses(scope, name, link.index, family, &mut found.ours).await?;
-                self.neighbors(scope, name, link.index, family, &mut found.ours).await?;
+                self.read_addresses(scope, name, link.index, family, &mut found.ours)?;
+                self.read_neighbors(scope, name, link.index, family, &mut found.ours)?;
             }
             if vxlan {
-                self.fdb(name, link.index, &mut found.ours).await?;
+                self.read_fdb(name, link.index, &mut found.ours)?;
             }
         }
         for family in families(scope) {
-            self.routes(scope, family, &mut found).await?;
+            self.read_routes(scope, family, &mut found)?;
         }
         Ok(found)
     }
 
     /// Reads the interfaces that were flannel's WireGuard interfaces at the last full read.
-    pub(super) async fn peers_of_all(
-        &mut self,
-        scope: &Scope,
-    ) -> Result<ExistingState, KernelError> {
+    pub(super) fn peers_of_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = ExistingState::default();
         for (name, index) in self.wireguards.clone() {
-            self.wireguard(scope, name, index, &mut found).await?;
+            self.wireguard(scope, name, index, &mut found)?;
         }
         Ok(found)
     }
 
     /// The result omits links that do not exist.
-    pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
-        let requests = names
-            .iter()
-            .map(|name| {
-                Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())
-            })
-            .collect();
-        Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
+    pub(super) fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
+        let requests = names.iter().map(|name| link_of_name(name.as_str())).collect();
+        let links = look_up_links(&mut self.client, requests, decode_link)?;
+        Ok(links.into_iter().map(|link| (link.name, link)).collect())
     }
 
     /// Includes the links of other programs.
-    pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
-        let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
-        self.requests
-            .dump("network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| {
-                list.extend(link(message));
-            })
-            .await
+    pub(super) fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
+        self.client.dump(&all_links(), |message| decode_link(&Link::decode(message)?))
     }
 
     /// The plain routes of one address family that `keep` selects.
-    pub(super) async fn main_routes(
+    pub(super) fn main_routes(
         &mut self,
         family: u8,
-        keep: impl Fn(&SeenRoute) -> bool,
-    ) -> Result<Vec<SeenRoute>, KernelError> {
-        let header = route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN);
-        self.requests
-            .dump(
-                "routes",
-                || Message::new(RTM_GETROUTE, 0, &header),
-                Vec::new,
-                |list: &mut Vec<SeenRoute>, message| {
-                    list.extend(route(message).filter(|seen| seen.plain && keep(seen)));
-                },
-            )
-            .await
+        keep: impl Fn(&PlainRoute) -> bool,
+    ) -> Result<Vec<PlainRoute>, KernelError> {
+        self.client.dump(&main_table(family), |message| decode_plain_route(message).filter(&keep))
     }
 
-    pub(super) async fn list_all(&mut self) -> Result<Inventory, KernelError> {
-        let links = self.all_links().await?;
+    pub(super) fn list_all(&mut self) -> Result<Inventory, KernelError> {
+        let links = self.all_links()?;
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
-            for mut seen in self.main_routes(family, |_| true).await? {
+            for mut seen in self.main_routes(family, |_| true)? {
                 let dev =
-                    links.iter().find(|link| link.index == seen.oif && !seen.spec.kind.drops());
+                    links.iter().find(|link| link.index == seen.index && !seen.spec.kind.drops());
                 seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
                 routes.push((seen.net, seen.metric, seen.spec));
             }
@@ -134,27 +113,12 @@ impl NetlinkKernel {
         })
     }
 
-    async fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
-        let requests = indices
-            .iter()
-            .map(|index| Message::new(RTM_GETLINK, 0, &link_header(*index)))
-            .collect();
-        self.links_of(requests).await
+    fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
+        let requests = indices.iter().map(|index| link_of_index(*index)).collect();
+        look_up_links(&mut self.client, requests, decode_link)
     }
 
-    async fn links_of(&mut self, requests: Vec<Message>) -> Result<Vec<SeenLink>, KernelError> {
-        let mut links = Vec::new();
-        let answers =
-            self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
-        let is_done =
-            |answer: &&Answer| matches!(answer, Answer::Done | Answer::Refused(libc::ENODEV, _));
-        match answers.iter().find(|answer| !is_done(answer)) {
-            None => Ok(links),
-            failed => Err(KernelError::new("list network interfaces", answer_problem(failed))),
-        }
-    }
-
-    async fn addresses(
+    fn read_addresses(
         &mut self,
         scope: &Scope,
         name: LinkName,
@@ -162,7 +126,7 @@ impl NetlinkKernel {
         family: u8,
         into: &mut KernelState,
     ) -> Result<(), KernelError> {
-        for (net, _) in self.addresses_of(index, family).await? {
+        for Address { net, .. } in self.addresses_of(index, family)? {
             // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
             let former =
                 net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
@@ -173,21 +137,20 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Each with the address scope.
-    pub(super) async fn addresses_of(
+    pub(super) fn addresses_of(
         &mut self,
         index: u32,
         family: u8,
-    ) -> Result<Vec<(IpNet, u8)>, KernelError> {
-        let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
-        self.requests
-            .dump("addresses", request, Vec::new, |list, message| {
-                list.extend(address(message, family, index));
-            })
-            .await
+    ) -> Result<Vec<Address>, KernelError> {
+        self.client.dump(&addresses_of_link(index, family), |message| {
+            let is_wanted = |address: &Address| {
+                address.index == index && address.net.addr().is_ipv4() == (family == AF_INET)
+            };
+            Address::decode(message).filter(is_wanted)
+        })
     }
 
-    async fn neighbors(
+    fn read_neighbors(
         &mut self,
         scope: &Scope,
         name: LinkName,
@@ -195,60 +158,34 @@ impl NetlinkKernel {
         family: u8,
         into: &mut KernelState,
     ) -> Result<(), KernelError> {
-        let request = || {
-            Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0))
-                .number(NDA_IFINDEX, index)
-        };
-        let all = self.requests.dump(
-            "neighbours",
-            request,
-            Vec::new,
-            |list: &mut Vec<(IpAddr, Mac)>, message| {
-                let Some(seen) = neighbor(message).filter(|seen| {
-                    seen.family == family && seen.index == index && seen.permanent()
-                }) else {
-                    return;
-                };
-                if let (Some(ip), Some(mac)) = (seen.dst, seen.mac)
-                    && (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip)))
-                {
-                    list.push((ip, mac));
-                }
-            },
-        );
-        into.add(
-            all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))),
-        );
+        let all = self.client.dump(&neighbors_of_link(index, family), |message| {
+            let seen = Neighbor::decode(message).filter(|seen| {
+                seen.family == family && seen.index == index && seen.is_permanent()
+            })?;
+            let (ip, mac) = seen.destination.zip(seen.mac)?;
+            (scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip))).then_some((ip, Mac(mac)))
+        });
+        into.add(all?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))));
         Ok(())
     }
 
-    async fn fdb(
+    fn read_fdb(
         &mut self,
         name: LinkName,
         index: u32,
         into: &mut KernelState,
     ) -> Result<(), KernelError> {
-        let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
-        let all = self.requests.dump(
-            "FDB entries",
-            request,
-            Vec::new,
-            |list: &mut Vec<(Mac, IpAddr)>, message| {
-                let Some(seen) = neighbor(message).filter(|seen| {
-                    seen.family == AF_BRIDGE && seen.index == index && seen.permanent()
-                }) else {
-                    return;
-                };
-                if let (Some(ip), Some(mac)) = (seen.dst, seen.mac) {
-                    list.push((mac, ip));
-                }
-            },
-        );
-        into.add(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
+        let all = self.client.dump(&fdb_of_link(index), |message| {
+            let seen = Neighbor::decode(message).filter(|seen| {
+                seen.family == AF_BRIDGE && seen.index == index && seen.is_permanent()
+            })?;
+            Some((Mac(seen.mac?), seen.destination?))
+        });
+        into.add(all?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
         Ok(())
     }
 
-    async fn routes(
+    fn read_routes(
         &mut self,
         scope: &Scope,
         family: u8,
@@ -256,28 +193,26 @@ impl NetlinkKernel {
     ) -> Result<(), KernelError> {
         let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
         let underlay = self.underlay.0;
-        let request =
-            || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
         let begin = || (Vec::new(), BTreeSet::new());
-        let all = self.requests.dump(
-            "routes",
-            request,
+        let all = self.client.fold_dump(
+            &main_table(family),
             begin,
-            |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {
-                let Some(seen) = route(message).filter(|seen| seen.plain) else {
+            |(list, foreign): &mut (Vec<PlainRoute>, BTreeSet<Key>), message| {
+                let Some(seen) = decode_plain_route(message) else {
                     return;
                 };
                 if !scope.covers(&seen.net) {
                     // The protocol number alone is not sufficient: the daemon of another network on this host uses the same one.
-                    let place =
-                        ours.contains(&seen.oif) || seen.oif == underlay || seen.spec.kind.drops();
+                    let place = ours.contains(&seen.index)
+                        || seen.index == underlay
+                        || seen.spec.kind.drops();
                     if scope.covered(&seen.net) && seen.spec.protocol == scope.protocol && place {
                         list.push(seen);
                     }
                     return;
                 }
                 let marked = seen.spec.protocol == scope.protocol
-                    || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.oif));
+                    || (seen.spec.protocol != RTPROT_KERNEL && ours.contains(&seen.index));
                 if marked || seen.spec.protocol == BOOT {
                     // A replacement affects the first of several equal routes. Our route cannot be replaced if it comes after another one.
                     if !foreign.contains(&Key::Route(seen.net, seen.metric)) {
@@ -288,8 +223,8 @@ impl NetlinkKernel {
                 }
             },
         );
-        let (mut list, _) = all.await?;
-        let names = self.names(list.iter().map(|seen| seen.oif)).await?;
+        let (mut list, _) = all?;
+        let names = self.names(list.iter().map(|seen| seen.index))?;
         // From the last route to the first, because the first of several equal routes applies. The list shrinks while the objects grow: there may be ten
         // thousand routes.
         let (mut objects, mut leftovers) = (Vec::with_capacity(list.len()), Vec::new());
@@ -298,12 +233,12 @@ impl NetlinkKernel {
                 list.shrink_to_fit();
             }
             seen.spec.dev = names
-                .get(&seen.oif)
+                .get(&seen.index)
                 .copied()
                 .filter(|_| !seen.spec.kind.drops())
                 .unwrap_or_default();
             let key = Key::Route(seen.net, seen.metric);
-            if seen.spec.protocol == scope.protocol || ours.contains(&seen.oif) {
+            if seen.spec.protocol == scope.protocol || ours.contains(&seen.index) {
                 objects.push((key, Value::Route(seen.spec)));
             } else {
                 leftovers.push((key, seen.spec));
@@ -315,7 +250,7 @@ impl NetlinkKernel {
     }
 
     /// Queries the kernel for the names of unknown indices.
-    async fn names(
+    fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,
     ) -> Result<BTreeMap<u32, LinkName>, KernelError> {
@@ -325,13 +260,12 @@ impl NetlinkKernel {
         let unknown: BTreeSet<u32> =
             indices.filter(|index| *index != 0 && !names.contains_key(index)).collect();
         let unknown: Vec<u32> = unknown.into_iter().collect();
-        names.extend(
-            self.links_by_index(&unknown).await?.into_iter().map(|link| (link.index, link.name)),
-        );
+        names
+            .extend(self.links_by_index(&unknown)?.into_iter().map(|link| (link.index, link.name)));
         Ok(names)
     }
 
-    pub(super) async fn gather(
+    pub(super) fn gather(
         &mut self,
         underlay: &Underlay,
         queries: &[IpAddr],
@@ -341,7 +275,7 @@ impl NetlinkKernel {
             self.on_link.clear();
         }
         let mut now = underlay.clone();
-        let link = self.links_by_index(&[underlay.index]).await?.into_iter().next();
+        let link = self.links_by_index(&[underlay.index])?.into_iter().next();
         if let Some(link) = link {
             link.name.as_str().clone_into(&mut now.name);
             // The loopback interface is on no path to another host.
@@ -353,38 +287,31 @@ impl NetlinkKernel {
             self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
         }
         self.asking = !queries.is_empty();
-        self.on_link = self.on_link_of(queries, underlay.index).await;
+        self.on_link = self.on_link_of(queries, underlay.index);
         Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
     }
 
     /// The queried addresses that the link reaches without a gateway. If a lookup fails, the last
     /// result for the address applies.
-    pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
-        let requests = queries.iter().map(|ip| {
-            let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
-            Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *ip)
+    pub(super) fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
+        let requests = queries.iter().map(|ip| route_to(*ip, 0)).collect();
+        let found = self.client.look_up(requests, |message| {
+            let route = Route::decode(message)?;
+            Some(route.via.is_none() && route.index == index && route.kind == RTN_UNICAST)
         });
-        let mut near = BTreeSet::new();
-        let answers = self.requests.batch(requests.collect(), LOOKUPS, |which, message| {
-            let direct = route(message).is_some_and(|seen| {
-                seen.spec.via.is_none() && seen.oif == index && seen.spec.kind == RouteKind::Unicast
-            });
-            if let (true, Some(ip)) = (direct, queries.get(which)) {
-                near.insert(*ip);
-            }
+        let near = queries.iter().zip(found).filter(|(ip, direct)| match direct {
+            Ok(direct) => *direct == Some(true),
+            Err(_) => self.on_link.contains(*ip),
         });
-        let answers = answers.await;
-        let failed = queries
-            .iter()
-            .zip(&answers)
-            .filter(|(_, answer)| **answer != Answer::Done)
-            .map(|(ip, _)| *ip);
-        near.extend(failed.filter(|ip| self.on_link.contains(ip)));
-        near
+        near.map(|(ip, _)| *ip).collect()
     }
+}
+
+fn main_table(family: u8) -> Query {
+    routes_of_table(family, u32::from(RT_TABLE_MAIN))
 }
 
 pub(super) fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
     let nets = scope.former.map_or(scope.networks, |former| scope.networks.or(former));
-    nets.families().map(|family| family.pick(AF_INET, AF_INET6))
+    nets.families().map(family_number)
 }

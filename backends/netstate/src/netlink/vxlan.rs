@@ -1,8 +1,8 @@
 //! Netlink attributes of vxlan links.
 
-use super::uapi::*;
-use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
+use netlink::uapi::*;
+use netlink::wire::{self, Message};
 
 /// The port of vxlan devices without a configured one: the module parameter `udp_port`, or [`PORT`]
 /// without a valid parameter.

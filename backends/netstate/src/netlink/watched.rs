@@ -1,12 +1,15 @@
 //! Selects the kernel's notifications that concern flannel's objects, the underlay or the results of on-link queries.
 
-use super::decode::{SeenNeighbor, SeenRoute, link, neighbor, route};
-use super::uapi::*;
-use super::wire::{self, Received};
-use crate::names::LinkName;
+use super::decode::{PlainRoute, decode_plain_route};
+use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Value};
 use crate::route::RouteSpec;
 use crate::scope::Scope;
+use netlink::Received;
+use netlink::address::Address;
+use netlink::link::Link;
+use netlink::neighbor::Neighbor;
+use netlink::uapi::*;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -24,62 +27,59 @@ pub(super) struct Watched<'a> {
 impl Watched<'_> {
     pub(super) fn concerns(&self, message: &Received<'_>) -> bool {
         match message.kind {
-            RTM_NEWLINK | RTM_DELLINK => link(&Received { kind: RTM_NEWLINK, ..*message })
-                .is_some_and(|link| {
-                    link.index == self.underlay.0
-                        || self.is_ours(link.index)
-                        || self.scope.links.contains(&link.name)
-                }),
-            RTM_NEWADDR | RTM_DELADDR => wire::u32_at(message.body, 4)
-                .is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
+            RTM_NEWLINK | RTM_DELLINK => Link::decode(message).is_some_and(|link| {
+                link.index == self.underlay.0
+                    || self.is_ours(link.index)
+                    || self.scope.links.iter().any(|name| name.as_str() == link.name)
+            }),
+            RTM_NEWADDR | RTM_DELADDR => Address::decode(message).is_some_and(|address| {
+                address.index == self.underlay.0 || self.is_ours(address.index)
+            }),
             // Neighbours of pods are on other links. Learned FDB entries are neither permanent nor inside our networks.
-            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received { kind: RTM_NEWNEIGH, ..*message })
-                .is_some_and(|seen| {
-                    self.is_ours(seen.index)
-                        && (seen.permanent()
-                            || self.replaces(&seen)
-                            || seen.family != AF_BRIDGE
-                                && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
-                        && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
-                }),
-            RTM_NEWROUTE | RTM_DELROUTE => route(&Received { kind: RTM_NEWROUTE, ..*message })
-                .filter(|seen| seen.plain)
-                .is_some_and(|seen| {
-                    // Routes to single pods come and go with the pods.
-                    let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
-                    let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
-                    let covered = seen.spec.protocol != RTPROT_KERNEL
-                        && self.scope.covers(&seen.net)
-                        && (ours || !pod);
-                    // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
-                    covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
-                        || self.asking
-                            && (!self.scope.covers(&seen.net)
-                                || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
-                }),
+            RTM_NEWNEIGH | RTM_DELNEIGH => Neighbor::decode(message).is_some_and(|seen| {
+                self.is_ours(seen.index)
+                    && (seen.is_permanent()
+                        || self.replaces(&seen)
+                        || seen.family != AF_BRIDGE
+                            && seen.destination.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                    && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
+            }),
+            RTM_NEWROUTE | RTM_DELROUTE => decode_plain_route(message).is_some_and(|seen| {
+                // Routes to single pods come and go with the pods.
+                let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
+                let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.index);
+                let covered = seen.spec.protocol != RTPROT_KERNEL
+                    && self.scope.covers(&seen.net)
+                    && (ours || !pod);
+                // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
+                covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
+                    || self.asking
+                        && (!self.scope.covers(&seen.net)
+                            || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
+            }),
             _ => false,
         }
     }
 
     /// True if a learned FDB entry has replaced one of flannel's.
-    fn replaces(&self, seen: &SeenNeighbor) -> bool {
+    fn replaces(&self, seen: &Neighbor) -> bool {
         let ours = self
             .links
             .iter()
             .find(|(_, index)| *index == seen.index)
             .zip(seen.mac)
-            .map(|((name, _), mac)| Key::Fdb(*name, mac));
+            .map(|((name, _), mac)| Key::Fdb(*name, Mac(mac)));
         seen.family == AF_BRIDGE
             && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
-    fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
+    fn is_known_neighbor(&self, seen: &Neighbor, added: bool) -> bool {
         let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else {
             return false;
         };
         // An entry that is not permanent is not ours.
-        let added = added && seen.permanent();
-        match (seen.family, seen.mac, seen.dst) {
+        let added = added && seen.is_permanent();
+        match (seen.family, seen.mac.map(Mac), seen.destination) {
             (AF_BRIDGE, Some(mac), dst) => {
                 self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).as_ref(), added)
             }
@@ -90,9 +90,9 @@ impl Watched<'_> {
         }
     }
 
-    fn is_known_route(&self, seen: &SeenRoute, added: bool) -> bool {
+    fn is_known_route(&self, seen: &PlainRoute, added: bool) -> bool {
         let names = self.links.iter().map(|(name, index)| (*index, *name)).chain([self.underlay]);
-        let dev = names.filter(|_| !seen.spec.kind.drops()).find(|(index, _)| *index == seen.oif);
+        let dev = names.filter(|_| !seen.spec.kind.drops()).find(|(index, _)| *index == seen.index);
         let route = RouteSpec { dev: dev.map(|(_, name)| name).unwrap_or_default(), ..seen.spec };
         self.is_known(&Key::Route(seen.net, seen.metric), Some(&Value::Route(route)), added)
     }

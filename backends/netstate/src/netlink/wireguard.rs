@@ -6,12 +6,9 @@
 //! kernel moves it atomically.
 
 use super::NetlinkKernel;
-use super::errno::op_error;
+use super::errno::op_result;
 use super::generic::Generic;
-use super::socket::Answer;
-use super::uapi::*;
-use super::wire::{self, Message, Received, inside};
-use crate::error::{FailureKind, KernelError, OpError};
+use crate::error::{FailureKind, OpError};
 use crate::kernel::ExistingState;
 use crate::link::wireguard::WireguardSpec;
 use crate::names::LinkName;
@@ -19,8 +16,12 @@ use crate::object::{Key, Op, Value};
 use crate::scope::Scope;
 use crate::wireguard::{KEY, PublicKey, Secret, Session, WireguardPeer};
 use ipnet::IpNet;
+use netlink::uapi::*;
+use netlink::wire::{self, inside};
+use netlink::{KernelError, Message, Query, Received, RequestError};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use types::Detail;
 
 /// The maximum in one netlink message, whose length is at most 64 KiB.
 const OPERATIONS: usize = 200;
@@ -69,21 +70,14 @@ fn is_inside(scope: &Scope, net: &IpNet) -> bool {
 }
 
 impl Generic {
-    async fn device(&mut self, index: u32) -> Result<Device, KernelError> {
-        let family = self.family;
-        let request = || {
-            Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0])
-                .number(WGDEVICE_A_IFINDEX, index)
-        };
+    fn device(&mut self, index: u32) -> Result<Device, KernelError> {
+        let message = Message::new(self.family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0])
+            .number(WGDEVICE_A_IFINDEX, index);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let device = self
-            .requests
-            .dump("WireGuard peers", request, Device::default, |device, message| {
-                decode(device, message, now);
-            })
-            .await;
-        self.requests.forget();
-        device
+        let query = Query::new("WireGuard peers", message);
+        self.client.fold_dump(&query, Device::default, |device, message| {
+            decode(device, message, now);
+        })
     }
 
     fn setting(&self, index: u32) -> Message {
@@ -93,16 +87,15 @@ impl Generic {
 
     /// Frees a UDP port that other interfaces of flannel use, because two interfaces cannot
     /// exchange their ports in two requests. The kernel gives each of them an unused port.
-    async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
+    fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
-            if !self.device(index).await.is_ok_and(|device| device.port == port) {
+            if !self.device(index).is_ok_and(|device| device.port == port) {
                 continue;
             }
             // The kernel chooses a free port.
             let message = self.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
-            done |=
-                self.requests.batch(vec![message], 1, |_, _| ()).await.pop() == Some(Answer::Done);
+            done |= self.client.request(message).is_ok();
         }
         done
     }
@@ -119,8 +112,8 @@ pub struct PeerStatus {
 }
 
 /// The peer whose allowed IPs contain exactly the network `net`.
-pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
-    let device = Generic::open().await?.device(index).await?;
+pub(super) fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
+    let device = Generic::open()?.device(index)?;
     let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
     Ok(seen.map(|seen| PeerStatus {
         key: seen.key,
@@ -130,23 +123,23 @@ pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerSta
 }
 
 impl NetlinkKernel {
-    async fn generic(&mut self) -> Result<&mut Generic, KernelError> {
+    fn generic(&mut self) -> Result<&mut Generic, KernelError> {
         let generic = match self.generic.take() {
             Some(generic) => generic,
-            None => Generic::open().await?,
+            None => Generic::open()?,
         };
         Ok(self.generic.insert(generic))
     }
 
     /// Adds flannel's peers on the interface to `found`.
-    pub(super) async fn wireguard(
+    pub(super) fn wireguard(
         &mut self,
         scope: &Scope,
         name: LinkName,
         index: u32,
         found: &mut ExistingState,
     ) -> Result<WireguardSpec, KernelError> {
-        let device = self.generic().await?.device(index).await;
+        let device = self.generic()?.device(index);
         if device.is_err() {
             // The number of the family changes when the module is loaded again.
             self.generic = None;
@@ -177,17 +170,14 @@ impl NetlinkKernel {
         Ok(WireguardSpec { key: device.key, port: device.port })
     }
 
-    pub(super) async fn set_wireguard(
+    pub(super) fn set_wireguard(
         &mut self,
         index: u32,
         spec: &WireguardSpec,
         op: &Op,
-    ) -> Option<OpError> {
+    ) -> Result<(), OpError> {
         let others = self.wireguards.clone();
-        let generic = match self.generic().await {
-            Ok(generic) => generic,
-            Err(error) => return Some(OpError::new(op, FailureKind::Unsupported, error.why)),
-        };
+        let generic = self.generic().map_err(|error| not_configured(op, error))?;
         let setting = |generic: &Generic| {
             let message =
                 generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
@@ -196,29 +186,21 @@ impl NetlinkKernel {
                 None => message,
             }
         };
-        let message = setting(generic);
-        let mut answer =
-            generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
-        if matches!(answer, Answer::Refused(libc::EADDRINUSE, _)) {
+        let mut answer = generic.client.request(setting(generic));
+        if answer.as_ref().err().and_then(RequestError::errno) == Some(libc::EADDRINUSE) {
             let others = others.into_iter().map(|(_, other)| other).filter(|other| *other != index);
-            if generic.vacate(spec.port, others.collect()).await {
-                let message = setting(generic);
-                answer = generic
-                    .requests
-                    .batch(vec![message], 1, |_, _| ())
-                    .await
-                    .pop()
-                    .unwrap_or(Answer::Lost);
+            if generic.vacate(spec.port, others.collect()) {
+                answer = generic.client.request(setting(generic));
             }
         }
-        op_error(op, &answer)
+        op_result(op, answer)
     }
 
     /// Starts sessions with WireGuard peers that have no keepalive. Failures are ignored, because
     /// the first packet to a peer also starts the session.
-    pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
+    pub(super) fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
-            let Ok(generic) = self.generic().await else {
+            let Ok(generic) = self.generic() else {
                 return;
             };
             let of_it: Vec<&PublicKey> =
@@ -229,18 +211,16 @@ impl NetlinkKernel {
                 })
             });
             let messages = messages.collect();
-            generic.requests.batch(messages, 1, |_, _| ()).await;
+            generic.client.batch(messages);
         }
     }
 
     /// The operations are on the peers and allowed IPs of one interface.
-    pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
-        let generic = match self.generic().await {
+    pub(super) fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
+        let generic = match self.generic() {
             Ok(generic) => generic,
             Err(error) => {
-                let failed =
-                    |op: &&Op| OpError::new(op, FailureKind::Unsupported, error.why.clone());
-                return ops.iter().map(failed).collect();
+                return ops.iter().map(|op| not_configured(op, error.clone())).collect();
             }
         };
         let message = |generic: &Generic, ops: &[&Op]| {
@@ -251,19 +231,26 @@ impl NetlinkKernel {
         let mut errors = Vec::new();
         for part in ops.chunks(OPERATIONS) {
             let together = message(generic, part);
-            if generic.requests.batch(vec![together], 1, |_, _| ()).await.pop()
-                == Some(Answer::Done)
-            {
+            if generic.client.request(together).is_ok() {
                 continue;
             }
             // Sent one by one, to find out which one is refused. Operations that took effect are repeated.
             let each = part.iter().map(|op| message(generic, &[op])).collect();
-            let answers = generic.requests.batch(each, super::socket::BATCH, |_, _| ()).await;
-            errors
-                .extend(part.iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
+            let answers = generic.client.batch(each);
+            let results = part.iter().zip(answers).map(|(op, answer)| op_result(op, answer));
+            errors.extend(results.filter_map(Result::err));
         }
         errors
     }
+}
+
+/// A kernel that did not answer may have WireGuard.
+fn not_configured(op: &Op, error: KernelError) -> OpError {
+    let kind = match error.why.detail {
+        Detail::ModuleMissing { .. } => FailureKind::Unsupported,
+        _ => FailureKind::Other,
+    };
+    OpError::new(op, kind, error.why)
 }
 
 /// Enables and disables the peer's keepalive, so that the kernel sends it a packet at once.
@@ -436,62 +423,19 @@ fn allowed_ip(value: &[u8]) -> Option<IpNet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
     /// Encodes operations as a message and decodes it as if the kernel had sent it.
     fn device_of(ops: &[&Op]) -> Device {
-        let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
+        let message = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
-            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
-            .finish(1);
-        let mut device = Device::default();
-        wire::messages(&bytes)
-            .for_each(|message| decode(&mut device, &message, Duration::from_secs(1)));
-        device
-    }
-
-    /// The messages go to an unknown netlink family, so the kernel refuses them.
-    #[test]
-    fn keys_are_erased_from_messages_when_they_were_sent() {
-        let name = LinkName::parse("flannel-wg").unwrap();
-        let ops: Vec<Op> = (0..200)
-            .map(|n| {
-                let peer = WireguardPeer {
-                    endpoint: "192.0.2.1:51820".parse().ok(),
-                    preshared: Some(Secret::new(SECRET)),
-                    keepalive: 0,
-                };
-                Op::Add(
-                    Key::WireguardPeer(name, PublicKey([n; KEY])),
-                    Value::WireguardPeer(Box::new(peer)),
-                )
-            })
-            .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let of = |ops: &[Op]| {
-            let message = Message::new(0xfff0, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
-                .attr(WGDEVICE_A_PRIVATE_KEY, &SECRET);
-            message
-                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
-        };
-        let found = secrets_in_freed_memory(|| {
-            runtime.block_on(async {
-                let mut requests = crate::netlink::socket::Requests::open_generic().unwrap();
-                let together = requests.batch(vec![of(&ops)], 1, |_, _| ()).await;
-                let each = requests.batch(ops.chunks(20).map(of).collect(), 4, |_, _| ()).await;
-                assert!(
-                    together
-                        .iter()
-                        .chain(&each)
-                        .all(|answer| matches!(answer, Answer::Refused(..))),
-                    "{together:?}"
-                );
-                // A message that is dropped before it is sent.
-                drop(of(&ops));
-            });
+            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)));
+        let mut devices = message.read_back(|message| {
+            let mut device = Device::default();
+            decode(&mut device, message, Duration::from_secs(1));
+            Some(device)
         });
-        assert_eq!(found, 0);
+        devices.remove(0)
     }
 
     #[test]
@@ -531,13 +475,12 @@ mod tests {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
         let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
         let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
-        let bytes = peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]))
-            .finish(1);
-        let peer = wire::messages(&bytes)
-            .find_map(|message| {
-                wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
-            })
-            .unwrap();
+        let message =
+            peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]));
+        let peer = message.read_back(|message| {
+            wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
+        });
+        let peer = peer.concat();
         // Without these attributes, the kernel would keep its values.
         assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
         assert_eq!(inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));

@@ -1,33 +1,31 @@
 //! Converts operations to messages and sends the messages in batches.
 
-use super::errno::op_error;
-use super::header::{address_header, neighbor_header, route_header};
-use super::socket::{Answer, BATCH};
-use super::uapi::*;
-use super::wire::Message;
+use super::errno::op_result;
 use super::{NetlinkKernel, wireguard};
 use crate::error::{FailureKind, OpError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
+use netlink::header::{address_header, neighbor_header, route_header};
+use netlink::uapi::*;
+use netlink::{KernelError, Message};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Problem;
 
-/// At most so many operations become messages at once. The limit reduces memory use and does not affect the
-/// size of batches.
-const SLICE: usize = 8 * BATCH;
+/// At most so many operations become messages at once. The limit reduces memory use.
+const SLICE: usize = 1024;
 
 type Indices = BTreeMap<LinkName, u32>;
 
 impl NetlinkKernel {
-    pub(super) async fn apply_all(&mut self, ops: &[Op]) -> Vec<OpError> {
+    pub(super) fn apply_all(&mut self, ops: &[Op]) -> Vec<OpError> {
         let mut errors = Vec::new();
         let mut rest = ops;
         while let Some(first) = rest.first() {
             if let (Key::Link(name), op) = (first.key(), first) {
-                errors.extend(self.apply_link(*name, op).await);
+                errors.extend(self.apply_link(*name, op).err());
                 rest = rest.get(1..).unwrap_or_default();
                 continue;
             }
@@ -37,9 +35,16 @@ impl NetlinkKernel {
             let run = rest.iter().take(SLICE).take_while(same).count();
             let (now, later) = rest.split_at(run);
             rest = later;
-            let indices = self.indices(now).await;
+            let indices = match self.indices(now) {
+                Ok(indices) => indices,
+                // Which of the links exist is not known.
+                Err(error) => {
+                    errors.extend(now.iter().map(|op| not_looked_up(op, &error)));
+                    continue;
+                }
+            };
             if peers {
-                errors.extend(self.apply_peers(now, &indices).await);
+                errors.extend(self.apply_peers(now, &indices));
                 continue;
             }
             let (messages, sent): (Vec<Message>, Vec<&Op>) = now
@@ -52,22 +57,24 @@ impl NetlinkKernel {
                     }
                 })
                 .unzip();
-            let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
+            let answers = self.client.batch(messages);
             errors.extend(
-                sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)),
+                sent.into_iter()
+                    .zip(answers)
+                    .filter_map(|(op, answer)| op_result(op, answer).err()),
             );
         }
         errors
     }
 
     /// Goes interface by interface.
-    async fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
+    fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
         let mut errors = Vec::new();
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         for name in names {
             let on_it: Vec<&Op> = ops.iter().filter(|op| device(op) == Some(name)).collect();
             match indices.get(&name) {
-                Some(index) => errors.extend(self.apply_wireguard(*index, &on_it).await),
+                Some(index) => errors.extend(self.apply_wireguard(*index, &on_it)),
                 // Deletions are skipped: the kernel deleted the objects with the interface.
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
@@ -79,18 +86,21 @@ impl NetlinkKernel {
     }
 
     /// The links that the operations use, without those that do not exist.
-    async fn indices(&mut self, ops: &[Op]) -> Indices {
+    fn indices(&mut self, ops: &[Op]) -> Result<Indices, KernelError> {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
-        let links = self.links_by_name(&names).await.unwrap_or_default();
-        links.into_iter().map(|(name, link)| (name, link.index)).collect()
+        let links = self.links_by_name(&names)?;
+        Ok(links.into_iter().map(|(name, link)| (name, link.index)).collect())
     }
 
-    pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
-        let answer =
-            self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
-        op_error(op, &answer)
+    pub(super) fn apply_one(&mut self, op: &Op, message: Message) -> Result<(), OpError> {
+        op_result(op, self.client.request(message))
     }
+}
+
+/// A failed look-up does not tell whether the object of the operation exists.
+pub(super) fn not_looked_up(op: &Op, error: &KernelError) -> OpError {
+    OpError::new(op, FailureKind::Other, error.why.clone())
 }
 
 fn missing_interface(op: &Op, name: LinkName) -> OpError {
@@ -225,4 +235,36 @@ fn rest_of_route(
 
 fn family(ip: &IpAddr) -> u8 {
     if ip.is_ipv4() { AF_INET } else { AF_INET6 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{LinkKind, LinkSpec};
+
+    #[tokio::test]
+    async fn failed_look_up_of_links_is_an_error_of_each_operation() {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        kernel.client.shrink_receive_buffer().unwrap();
+        let [lo, none] = ["lo", "no-such-link"].map(|name| LinkName::parse(name).unwrap());
+        let address = |name| Key::Address(name, "192.0.2.1/32".parse().unwrap());
+        let spec = LinkSpec {
+            kind: LinkKind::Other("device".to_owned()),
+            mac: None,
+            mtu: 65_536,
+            up: true,
+            accept_ra: None,
+            checksum_offload: None,
+        };
+        let link = || Value::Link(Box::new(spec.clone()));
+        let ops = [
+            Op::Delete(address(lo), Value::Address),
+            Op::Add(address(none), Value::Address),
+            Op::Delete(Key::Link(lo), link()),
+            Op::Replace(Key::Link(lo), link()),
+        ];
+        let errors = kernel.apply_all(&ops);
+        assert_eq!(errors.len(), ops.len(), "{errors:?}");
+        assert!(errors.iter().all(|error| error.why.code == "kernel-refused"), "{errors:?}");
+    }
 }

@@ -82,8 +82,8 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::kernel_refusal;
     use crate::names::{LinkName, Mac};
+    use netlink::kernel_refusal;
     use proptest::prelude::*;
     use types::Errno;
     use types::Family::{V4, V6};

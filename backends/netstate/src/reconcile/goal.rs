@@ -24,8 +24,8 @@ pub struct Options {
     pub blackhole: bool,
 }
 
-pub(super) struct Goal<P> {
-    pub plan: Arc<P>,
+pub(super) struct Goal {
+    pub plan: Arc<dyn Plan>,
     /// Loses the previous run's networks once the kernel has no object in them.
     pub scope: Scope,
     pub underlay: Underlay,
@@ -34,11 +34,11 @@ pub(super) struct Goal<P> {
     pub replanned: Arc<Notify>,
 }
 
-impl<P: Plan> Goal<P> {
-    pub(super) fn new(plan: P, underlay: &Underlay, options: Options) -> Self {
+impl Goal {
+    pub(super) fn new(plan: Arc<dyn Plan>, underlay: &Underlay, options: Options) -> Self {
         Self {
             scope: plan.scope().clone(),
-            plan: Arc::new(plan),
+            plan,
             underlay: underlay.clone(),
             options,
             replanned: Arc::new(Notify::new()),

@@ -3,30 +3,16 @@
 use super::failures::FailedPeer;
 use super::repairs::Repairs;
 use super::tunnels::Silent;
+use crate::object::{KernelState, Key};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::time::Instant;
 use types::{Durations, Histogram, Problem};
 
-use crate::object::{KernelState, Key};
-
 #[derive(Debug, Default)]
 pub struct Progress {
-    pub(super) passes: AtomicU64,
-    pub(super) writes: AtomicU64,
-    pub(super) failures: AtomicU64,
-    pub(super) repairs: AtomicU64,
     pub(super) pass_durations: Histogram,
-    pub(super) repairs_by_kind: Mutex<BTreeMap<&'static str, u64>>,
-    pub(super) in_sync: AtomicBool,
-    pub(super) comparing: AtomicBool,
-    pub(super) trouble: Mutex<Option<Problem>>,
-    pub(super) failed_peers: Mutex<Vec<FailedPeer>>,
-    pub(super) repaired: Mutex<Repairs>,
-    pub(super) wanted: Mutex<Counts>,
-    pub(super) tunnels: Mutex<TunnelPeers>,
+    state: Mutex<(Snapshot, Repairs)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,21 +102,20 @@ impl Snapshot {
 }
 
 impl Progress {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Snapshot) -> T) -> T {
+        change(&mut self.state.lock().0)
+    }
+
+    pub(super) fn change_repairs<T>(&self, change: impl FnOnce(&mut Repairs) -> T) -> T {
+        change(&mut self.state.lock().1)
+    }
+
     pub fn snapshot(&self) -> Snapshot {
+        let (snapshot, repairs) = &*self.state.lock();
         Snapshot {
-            passes: self.passes.load(Relaxed),
-            writes: self.writes.load(Relaxed),
-            failures: self.failures.load(Relaxed),
-            repairs: self.repairs.load(Relaxed),
-            repairs_by_kind: self.repairs_by_kind.lock().clone(),
             pass_durations: self.pass_durations.snapshot(),
-            in_sync: self.in_sync.load(Relaxed),
-            comparing: self.comparing.load(Relaxed),
-            trouble: self.trouble.lock().clone(),
-            failed_peers: self.failed_peers.lock().clone(),
-            repaired: self.repaired.lock().lately(Instant::now()),
-            tunnels: self.tunnels.lock().clone(),
-            wanted: *self.wanted.lock(),
+            repaired: repairs.lately(Instant::now()),
+            ..snapshot.clone()
         }
     }
 }

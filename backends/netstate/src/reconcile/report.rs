@@ -1,7 +1,8 @@
 //! The counters, the current problem and the rate-limited log lines of the reconciler's loop.
 
 use super::failures::{FailedPeer, Failures};
-use super::progress::{Counts, Progress};
+use super::progress::{Counts, Progress, TunnelPeers};
+use super::repairs::{CONFLICT, CONFLICT_GAP};
 use super::tunnels::Tunnels;
 use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
@@ -9,19 +10,14 @@ use crate::object::{KernelState, Key, Op, Value};
 use crate::route::BOOT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::{Coded, Detail, Problem};
 
 /// How often the log line of an unchanged problem is repeated.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// So many repairs of one object are a conflict with another program. A minute without a repair of
-/// the object resets the count.
-const CONFLICT_REPAIRS: u32 = 5;
-/// Objects whose repairs the loop counts. If more than 64 objects are in conflict, the counted ones
-/// still reveal it.
-const WATCHED: usize = 64;
+/// How often repairs are logged, and how long after its last repair an object is in conflict.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
 /// Peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;
 /// Refusals of the kernel that the problem names.
@@ -31,7 +27,6 @@ const NAMED: usize = 3;
 pub(super) struct Report {
     progress: Arc<Progress>,
     logged: Option<(Problem, Instant)>,
-    repaired: BTreeMap<Key, (u32, Instant)>,
     repair_logged: Option<Instant>,
     unlogged: usize,
 }
@@ -43,7 +38,7 @@ impl Report {
     }
 
     pub(super) fn pass(&self) {
-        self.progress.passes.fetch_add(1, Relaxed);
+        self.progress.change(|progress| progress.passes += 1);
     }
 
     pub(super) fn took(&self, duration: Duration) {
@@ -52,29 +47,26 @@ impl Report {
 
     /// A full pass compares kernel states until the caller drops the [`Comparing`].
     pub(super) fn compares(&self) -> Comparing {
-        self.progress.comparing.store(true, Relaxed);
+        self.progress.change(|progress| progress.comparing = true);
         Comparing(self.progress.clone())
     }
 
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
-        let mut progress = self.progress.tunnels.lock();
-        progress.peers = tunnels.len();
-        progress.silent = silent;
+        let tunnels = TunnelPeers { peers: tunnels.len(), silent };
+        self.progress.change(|progress| progress.tunnels = tunnels);
     }
 
     pub(super) fn wanted(&self, state: &KernelState) {
-        self.count(|_| Counts::of(state));
+        let wanted = Counts::of(state);
+        self.progress.change(|progress| progress.wanted = wanted);
     }
 
     pub(super) fn changed(&self, change: &Change) {
         let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
-        self.count(|counts| counts.changed(before, after));
-    }
-
-    fn count(&self, count: impl FnOnce(Counts) -> Counts) {
-        let mut wanted = self.progress.wanted.lock();
-        *wanted = count(*wanted);
+        self.progress.change(|progress| {
+            progress.wanted = progress.wanted.changed(before, after);
+        });
     }
 
     /// Counts and logs operations. `repair` is set if only changes by other programs explain the
@@ -88,8 +80,10 @@ impl Report {
         routes: impl FnOnce() -> usize,
     ) {
         let done = ops.len().saturating_sub(errors.len());
-        self.progress.writes.fetch_add(done as u64, Relaxed);
-        self.progress.failures.fetch_add(errors.len() as u64, Relaxed);
+        self.progress.change(|progress| {
+            progress.writes += done as u64;
+            progress.failures += errors.len() as u64;
+        });
         if done == 0 {
             return;
         }
@@ -112,16 +106,12 @@ impl Report {
             let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) =
                 ops.into_iter().partition(|op| before.contains(op.key()));
             if !repairs.is_empty() {
-                self.progress.repairs.fetch_add(repairs.len() as u64, Relaxed);
-                let mut by_kind = self.progress.repairs_by_kind.lock();
-                for op in &repairs {
-                    *by_kind.entry(op.key().label()).or_default() += 1;
-                }
-                drop(by_kind);
-                self.progress
-                    .repaired
-                    .lock()
-                    .note(repairs.iter().map(|op| op.key()), Instant::now());
+                self.progress.change(|progress| {
+                    progress.repairs += repairs.len() as u64;
+                    for op in &repairs {
+                        *progress.repairs_by_kind.entry(op.key().label()).or_default() += 1;
+                    }
+                });
                 self.repairs(&repairs);
             }
             if tried_again.is_empty() {
@@ -143,33 +133,25 @@ impl Report {
 
     /// Another program keeps undoing flanneld's repairs.
     pub(super) fn has_conflict(&self) -> bool {
-        self.repaired
-            .values()
-            .any(|(times, last)| *times >= CONFLICT_REPAIRS && last.elapsed() < REPEAT_INTERVAL / 6)
+        let now = Instant::now();
+        self.progress.change_repairs(|repairs| repairs.has_conflict(now, REPAIR_INTERVAL))
     }
 
     fn repairs(&mut self, ops: &[&Op]) {
         let now = Instant::now();
-        self.repaired.retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
-        for op in ops.iter().take(WATCHED) {
-            if self.repaired.len() >= WATCHED && !self.repaired.contains_key(op.key()) {
-                continue;
-            }
-            let (times, last) = self.repaired.entry(*op.key()).or_insert((0, now));
-            (*times, *last) = (*times + 1, now);
-            if *times == CONFLICT_REPAIRS {
-                tracing::warn!(
-                    object = %op.key(),
-                    count = CONFLICT_REPAIRS,
-                    seconds = REPEAT_INTERVAL.as_secs(),
-                    remedy = "stop the other program from managing the object",
-                    "another program keeps changing an object that flanneld repairs"
-                );
-            }
+        let keys = ops.iter().map(|op| op.key());
+        for key in self.progress.change_repairs(|repairs| repairs.note(keys, now)) {
+            tracing::warn!(
+                object = %key,
+                count = CONFLICT,
+                seconds = CONFLICT_GAP.as_secs(),
+                remedy = "stop the other program from managing the object",
+                "another program keeps changing an object that flanneld repairs"
+            );
         }
         self.unlogged += ops.len();
         // The first repair is logged at once, further ones every ten seconds.
-        if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6) {
+        if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPAIR_INTERVAL) {
             tracing::warn!(
                 objects = %summary(ops, self.unlogged),
                 "repaired changes made by another program"
@@ -188,7 +170,9 @@ impl Report {
 
     /// Logs each failure once, because it lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
-        let mut last = self.progress.failed_peers.lock();
+        let last = self
+            .progress
+            .change(|progress| std::mem::replace(&mut progress.failed_peers, failed.to_vec()));
         let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
@@ -210,17 +194,14 @@ impl Report {
         if failed.is_empty() && !last.is_empty() {
             tracing::info!("all peers are programmed again");
         }
-        last.clear();
-        last.extend_from_slice(failed);
     }
 
     pub(super) fn unreadable(&mut self, error: &KernelError) {
-        self.progress.failures.fetch_add(1, Relaxed);
+        self.progress.change(|progress| progress.failures += 1);
         self.set_problem(Some(Problem::of(error)), false);
     }
 
     fn set_problem(&mut self, trouble: Option<Problem>, in_sync: bool) {
-        self.progress.in_sync.store(in_sync, Relaxed);
         match &trouble {
             None => {
                 if self.logged.take().is_some() {
@@ -237,7 +218,7 @@ impl Report {
             }
             Some(_) => {}
         }
-        *self.progress.trouble.lock() = trouble;
+        self.progress.change(|progress| (progress.in_sync, progress.trouble) = (in_sync, trouble));
     }
 }
 
@@ -274,7 +255,7 @@ pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {
     fn drop(&mut self) {
-        self.0.comparing.store(false, Relaxed);
+        self.0.change(|progress| progress.comparing = false);
     }
 }
 

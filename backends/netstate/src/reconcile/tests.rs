@@ -5,7 +5,6 @@ mod encrypting;
 use super::questions::KernelAudit;
 use super::*;
 use crate::blackhole;
-use crate::error::kernel_refusal;
 use crate::fake::FakeKernel;
 use crate::link::LinkKind;
 use crate::names::LinkName;
@@ -13,9 +12,9 @@ use crate::object::Value;
 use crate::route::{RouteKind, RouteSpec};
 use crate::scope::Scope;
 use ipnet::IpNet;
+use netlink::kernel_refusal;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, Term};
 use tokio_util::sync::CancellationToken;
@@ -135,8 +134,8 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
             let mut plan = Routes { device: Some(new), ..routes() };
             plan.scope.links = vec![new, old];
             let joined = Reconciler::join(
-                plan,
-                kernel.clone(),
+                Arc::new(plan),
+                Box::new(kernel.clone()),
                 &underlay(),
                 &table([(2, 2)]),
                 Options::default(),
@@ -168,8 +167,15 @@ async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
 
 async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
     let options = Options { audit: None, blackhole };
-    let reconciler =
-        Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options).await.unwrap();
+    let reconciler = Reconciler::join(
+        Arc::new(routes()),
+        Box::new(kernel.clone()),
+        &underlay(),
+        &leases,
+        options,
+    )
+    .await
+    .unwrap();
     let (progress, audit) = (reconciler.progress(), reconciler.kernel_audit());
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
@@ -221,7 +227,7 @@ impl Running {
     }
 
     fn passes(&self) -> u64 {
-        self.progress.passes.load(Relaxed)
+        self.progress.snapshot().passes
     }
 
     #[track_caller]
@@ -233,7 +239,7 @@ impl Running {
         };
         let want = Desired::whole(&routes(), &self.leases.borrow(), &facts).state;
         assert_eq!(self.kernel.world().state, want);
-        assert!(self.progress.in_sync.load(Relaxed));
+        assert!(self.progress.snapshot().in_sync);
     }
 
     async fn end(self) {
@@ -378,7 +384,8 @@ fn repairs_are_counted_apart_from_changes() {
     paused(async {
         let running = started([(2, 2), (3, 3)]).await;
         let counts = || {
-            [&running.progress.writes, &running.progress.repairs].map(|count| count.load(Relaxed))
+            let now = running.progress.snapshot();
+            [now.writes, now.repairs]
         };
         running.lease(table([(2, 2), (3, 3), (4, 4)])).await;
         assert_eq!(counts(), [3, 0]);
@@ -411,6 +418,29 @@ fn lease_changes_need_no_read_of_the_kernel() {
         running.lease(table((2..40).map(|peer| (peer, 7)))).await;
         running.is_done();
         assert!(reads() > read);
+        running.end().await;
+    });
+}
+
+#[test]
+fn failed_pass_after_a_change_of_leases_keeps_the_facts() {
+    paused(async {
+        let running = started([(2, 2)]).await;
+        // Two leases of one subnet need a full pass, which cannot read the kernel.
+        let dual = Subnets::Both("10.244.3.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap());
+        let leases = [subnets(3), dual].map(|subnets| Lease {
+            subnets,
+            attrs: LeaseAttrs {
+                public_ip: Some([192, 168, 56, 3].into()),
+                ..LeaseAttrs::default()
+            },
+            term: Term::Leased,
+            since: 3,
+        });
+        running.kernel.world().faults = vec![true].into();
+        running.leases.send_replace(Arc::new(LeaseTable::of(leases, BTreeSet::new())));
+        let seen = running.audit.look().await;
+        assert!(running.kernel.world().faults.is_empty() && seen.is_ok(), "{seen:?}");
         running.end().await;
     });
 }
@@ -592,9 +622,14 @@ fn an_unreadable_kernel_fails_the_start() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().faults = vec![true; 100].into();
-        let result =
-            Reconciler::join(routes(), kernel.clone(), &underlay(), &table([]), Options::default())
-                .await;
+        let result = Reconciler::join(
+            Arc::new(routes()),
+            Box::new(kernel.clone()),
+            &underlay(),
+            &table([]),
+            Options::default(),
+        )
+        .await;
         let error = result.err().unwrap();
         assert_eq!(error.why, kernel_refusal(Errno(libc::EIO)), "{error}");
     });

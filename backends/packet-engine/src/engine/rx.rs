@@ -342,12 +342,17 @@ impl<D: Device, P: Port> Rx<D, P> {
             let Some(group) = state.merger.groups().get(index) else {
                 continue;
             };
-            let first = buffer.get(group.first.clone()).unwrap_or_default();
+            let first = buffer.get(group.first.clone()).unwrap_or(&[]);
             state.messages.classify_and_count_unit(first, group.bytes_as_single_packets());
             let Some(queue) = self.queue_of(first) else {
                 continue;
             };
-            let vnet = state.merger.finish_group_headers(index, buffer);
+            let count = group.count();
+            let Some(vnet) = state.merger.finish_group_headers(index, buffer) else {
+                let received = &self.counters.received;
+                received.count_internal_error("a group is of the buffer that is written", count);
+                continue;
+            };
             self.write_group_whole_or_split(queue, index, &vnet, buffer, state, &mut written);
         }
         add_to_counter(&self.counters.received.packets, written.packets);

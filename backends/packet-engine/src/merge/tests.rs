@@ -181,7 +181,7 @@ proptest! {
         prop_assert_eq!(merger.groups().len(), 1);
         let group = &merger.groups()[0];
         prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish_group_headers(0, &mut buffer);
+        let vnet = merger.finish_group_headers(0, &mut buffer).unwrap();
         prop_assert_eq!(vnet, if singles.len() > 1 { recipe.gso_vnet_header(size) } else { vnet });
         let found = packets_of_group(&vnet, &merger.groups()[0], &buffer);
         prop_assert_eq!(&found, &singles);
@@ -189,7 +189,7 @@ proptest! {
         let mut merger = Merger::new(false, false);
         let mut buffer = concat_and_merge_packets(&mut merger, &came);
         for (index, single) in singles.iter().enumerate() {
-            let vnet = merger.finish_group_headers(index, &mut buffer);
+            let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
             prop_assert_eq!(vnet.needs_csum, came[index] == with_partial_checksum(single));
             prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
         }
@@ -208,7 +208,7 @@ proptest! {
         let singles = recipe.segment_packets(size);
         let group = &merger.groups()[0];
         prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish_group_headers(0, &mut buffer);
+        let vnet = merger.finish_group_headers(0, &mut buffer).unwrap();
         prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
@@ -238,7 +238,7 @@ proptest! {
         merger.order_small_flows_first();
         for position in 0..merger.groups().len() {
             let index = merger.group_at(position);
-            let vnet = merger.finish_group_headers(index, &mut buffer);
+            let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
             found.extend(packets_of_group(&vnet, &merger.groups()[index], &buffer));
         }
         // Merging loses only the identifier.

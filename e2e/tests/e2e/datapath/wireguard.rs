@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use lab::{Capture, Scene, until_ok};
+use nix::sys::signal::Signal;
 
 use crate::datapath::engines::WIREGUARD;
 use crate::wireguard::keys::{
@@ -20,6 +21,7 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
         s.wait_first_pods_connected()?;
         let keys = Keys::new();
         replace_file_atomically(&daemon_key_path_with_folder(&s[1])?, &keys.private_text())?;
+        s[1].daemon()?.signal(Signal::SIGHUP)?;
         until_ok("the lease has the new key", || {
             let now = published_public_key(&s.store, &s[1])?;
             ensure!(now == keys.public_text(), "{now}");

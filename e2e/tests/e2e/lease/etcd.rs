@@ -52,7 +52,7 @@ fn sighup_reloads_tls_files() -> Result<()> {
 }
 
 #[test]
-fn sighup_is_ignored_when_leases_are_files() -> Result<()> {
+fn sighup_changes_nothing_when_leases_are_files() -> Result<()> {
     Scene::with_title("hangup: files").nodes(1).without_pods().run(|s| {
         s[0].daemon()?.signal(Signal::SIGHUP)?;
         s[0].wait_log_contains("SIGHUP")?;

@@ -9,6 +9,7 @@ use lab::{
     Mesh, Node, PingMatrix, PingOptions, Pod, ProbeOptions, Scene, SceneOptions, ping_address,
     until, until_ok,
 };
+use nix::sys::signal::Signal;
 
 use crate::lease::golden;
 use crate::wireguard::keys::{daemon_key_path_with_folder, replace_file_atomically};
@@ -207,6 +208,7 @@ fn key_file_changes_are_applied() -> Result<()> {
         s.start_daemons_and_connected_pods()?;
         let own = daemon_key_path_with_folder(&s[0])?;
         replace_file_atomically(&own, s[0].sh("wg genkey")?.trim())?;
+        s[0].daemon()?.signal(Signal::SIGHUP)?;
         let key = derive_public_key(&own)?;
         s[0].wait_output_contains("wg show flannel-wg public-key", &key)?;
         until("the peer knows the new key alone", || {
@@ -218,6 +220,7 @@ fn key_file_changes_are_applied() -> Result<()> {
         let mesh = start_mesh(s)?;
         let new = s[0].sh("wg genpsk")?;
         replace_file_atomically(&psk, new.trim())?;
+        s.check_each_node(|node| node.daemon()?.signal(Signal::SIGHUP))?;
         s.check_each_node(|node| {
             node.wait_output_contains("wg show flannel-wg preshared-keys", new.trim())
         })?;

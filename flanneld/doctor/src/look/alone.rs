@@ -13,7 +13,7 @@ use crate::facts::wireguard::Wireguard;
 use crate::facts::{Facts, Network};
 use crate::pod_path;
 use crate::surroundings::Surroundings;
-use netstate::netlink::host::HostReader;
+use netlink::Client;
 use run_dir::status_file::{self, StatusFile};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -203,8 +203,8 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
         .collect();
     let pods = PodsOf { network, underlay, peers: &peers };
     let interfaces = host.links();
-    host.pod_routes = match HostReader::open() {
-        Ok(mut reader) => super::netlink::pod_routes(&mut reader, interfaces, Some(&pods)).await,
+    host.pod_routes = match Client::open() {
+        Ok(mut client) => super::netlink::pod_routes(&mut client, interfaces, Some(&pods)),
         Err(error) => Fact::unavailable(error),
     };
 }

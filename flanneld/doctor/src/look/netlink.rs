@@ -7,8 +7,11 @@ use crate::facts::host::{
     RouteLookup,
 };
 use crate::pod_path;
-use netstate::kernel::KernelError;
-use netstate::netlink::host::HostReader;
+use netlink::{Client, KernelError};
+use netstate::netlink::host::{
+    look_up_forwarded_routes, look_up_routes, read_interfaces, read_neighbours, read_policy_rules,
+    read_routes,
+};
 use std::net::IpAddr;
 
 /// An address whose route the doctor looks up.
@@ -30,8 +33,8 @@ pub(super) struct PodsOf<'a> {
 
 /// What the kernel reports; each of these facts can be unavailable on its own. Also looks up the routes of pod packets and the routes to the
 /// targets.
-pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
-    let mut reader = match HostReader::open() {
+pub(super) fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
+    let mut client = match Client::open() {
         Ok(opened) => opened,
         Err(error) => {
             let why = format!("no netlink socket: {error}");
@@ -47,8 +50,8 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host 
             };
         }
     };
-    let interfaces = known_or_why("interfaces", reader.interfaces().await);
-    let (routes, barring) = match reader.routes(is_wanted).await {
+    let interfaces = known_or_why("interfaces", read_interfaces(&mut client));
+    let (routes, barring) = match read_routes(&mut client, is_wanted) {
         Ok(all) => {
             let (routes, barring) = all.into_iter().partition(Route::carries);
             (Fact::Known(routes), Fact::Known(barring))
@@ -59,7 +62,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host 
         }
     };
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
-    let answers = reader.look_up(&addresses).await;
+    let answers = look_up_routes(&mut client, &addresses);
     let lookup = |(target, by): (&Target, Result<_, RouteError>)| RouteLookup {
         to: target.to,
         whose: target.whose.clone(),
@@ -67,12 +70,12 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host 
         by,
     };
     let known = interfaces.known().map_or(&[][..], Vec::as_slice);
-    let pod_routes = pod_routes(&mut reader, known, pods).await;
+    let pod_routes = pod_routes(&mut client, known, pods);
     let underlay = pods
         .and_then(|pods| pods.underlay)
         .and_then(|name| known.iter().find(|interface| interface.name == name));
     let underlay_neighbours = match underlay {
-        Some(underlay) => known_or_why("neighbours", reader.neighbours(underlay.index).await),
+        Some(underlay) => known_or_why("neighbours", read_neighbours(&mut client, underlay.index)),
         None => Fact::Absent,
     };
     Host {
@@ -80,7 +83,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host 
         barring,
         lookups: Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
         pod_routes,
-        policy_rules: known_or_why("policy routing rules", reader.policy_rules().await),
+        policy_rules: known_or_why("policy routing rules", read_policy_rules(&mut client)),
         underlay_neighbours,
         interfaces,
         ..Host::default()
@@ -101,8 +104,8 @@ fn is_wanted(route: &Route) -> bool {
     route.carries() || route.protocol != FLANNELD
 }
 
-pub(super) async fn pod_routes(
-    reader: &mut HostReader,
+pub(super) fn pod_routes(
+    client: &mut Client,
     interfaces: &[Interface],
     pods: Option<&PodsOf<'_>>,
 ) -> Fact<Vec<PodRoute>> {
@@ -112,7 +115,7 @@ pub(super) async fn pod_routes(
     let wanted = pod_path::packets(interfaces, network, *underlay, peers);
     let (out, mut back): (Vec<PodPacket>, Vec<PodPacket>) =
         wanted.into_iter().partition(|wanted| wanted.out);
-    let ways = looked_up(reader, out).await;
+    let ways = looked_up(client, out);
     for packet in &mut back {
         // Packets from a peer arrive on the interface that leads to the peer. With DirectRouting this is the underlay interface.
         let way = ways.iter().find(|way| way.packet.peer == packet.peer);
@@ -123,12 +126,12 @@ pub(super) async fn pod_routes(
             packet.packet.incoming = interface.index;
         }
     }
-    let back = looked_up(reader, back).await;
+    let back = looked_up(client, back);
     Fact::Known(ways.into_iter().chain(back).collect())
 }
 
-async fn looked_up(reader: &mut HostReader, wanted: Vec<PodPacket>) -> Vec<PodRoute> {
+fn looked_up(client: &mut Client, wanted: Vec<PodPacket>) -> Vec<PodRoute> {
     let packets: Vec<_> = wanted.iter().map(|wanted| wanted.packet).collect();
-    let answers = reader.look_up_forwarded(&packets).await;
+    let answers = look_up_forwarded_routes(client, &packets);
     wanted.into_iter().zip(answers).map(|(packet, by)| PodRoute { packet, by }).collect()
 }

@@ -3,7 +3,7 @@ use super::super::prometheus_text::from_openmetrics;
 use super::*;
 use backends::status::{EngineStatus, Traffic};
 use doctor::Severity;
-use netstate::netlink::device_counters::{DeviceCounters, DirectionCounters};
+use netlink::link::{Counters as DeviceCounters, DirectionCounters};
 use probing::prober::Figures;
 use probing::target::Path;
 use probing::view::{Ages, PathState, PeerView};

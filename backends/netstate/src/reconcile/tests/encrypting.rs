@@ -112,10 +112,16 @@ fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     )
 }
 
-async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypting, FakeKernel> {
-    Reconciler::join(encrypting(), kernel.clone(), &underlay(), leases, Options::default())
-        .await
-        .unwrap()
+async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler {
+    Reconciler::join(
+        Arc::new(encrypting()),
+        Box::new(kernel.clone()),
+        &underlay(),
+        leases,
+        Options::default(),
+    )
+    .await
+    .unwrap()
 }
 
 #[test]

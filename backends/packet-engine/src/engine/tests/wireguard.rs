@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drop_error::DropError;
+use crate::engine::backlog::Unit;
 use crate::engine::handshakes::{self, Handshakes};
 use crate::wireguard::{Device as WireGuard, PublicKey, Secret, Worker};
 use etherparse::PacketBuilder;
@@ -303,4 +304,22 @@ fn handshakes_ask_for_a_better_class_than_packets() {
     assert_eq!(*line.tos.lock().unwrap(), [0x88]);
     // A keepalive has the same class as packets.
     assert_eq!(crate::wireguard::tos(&[4, 0, 0, 0]), 0);
+}
+
+/// The buffer has no room for the padding.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "has room for padding"))]
+fn packet_that_cannot_be_sealed_is_dropped_and_counted() {
+    let (a, _b) = pair();
+    let (mut tx, line) =
+        build_tx_and_socket(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+    (tx.config, tx.wireguard) = (a.config.clone(), Some(a.device.clone()));
+    let mut buffer = VnetHeader::default().bytes().to_vec();
+    let builder = PacketBuilder::ipv4([10, 5, 1, 9], [10, 5, 2, 9], 64).udp(1000, 2000);
+    builder.write(&mut buffer, &[7]).unwrap();
+    let unit = Unit { slot: 0, length: buffer.len() };
+    let mut state = tx::TxState::new(&tx.config);
+    tx.process_and_send_batch(&mut buffer, &[unit], &table_for_recipes(true), &mut state);
+    assert_eq!(tx.counters.sent.drops(DropError::Internal), 1);
+    assert!(line.runs.lock().unwrap().is_empty(), "an empty packet is a keepalive");
 }

@@ -59,10 +59,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         };
         match unpacked.split {
             Split::Whole => {
-                // The packet's slot in the buffer has room for the padding after the packet.
-                let padded = sealer.padded(length);
-                buffer.get_mut(start + length..start + padded).unwrap_or_default().fill(0);
-                let plain = buffer.get(start..start + padded).unwrap_or_default();
+                let Some(plain) = buffer.get_mut(start..start + sealer.padded(length)) else {
+                    return sent.count_internal_error("a packet's slot has room for padding", 1);
+                };
+                plain.iter_mut().skip(length).for_each(|byte| *byte = 0);
                 self.encrypt_and_gather_or_queue(plain, datagram, sealer, state);
             }
             Split::Segments(segments) => {
@@ -77,8 +77,12 @@ impl<D: Device, P: Port> Tx<D, P> {
                         sent.count_dropped_packet(DropError::BadOffload);
                         continue;
                     };
+                    let Some(payload) = packet.get(payload) else {
+                        sent.count_internal_error("a segment is inside its packet", 1);
+                        continue;
+                    };
                     plain.truncate(own);
-                    plain.extend_from_slice(packet.get(payload).unwrap_or_default());
+                    plain.extend_from_slice(payload);
                     plain.resize(sealer.padded(plain.len()), 0);
                     self.encrypt_and_gather_or_queue(&plain, datagram, sealer, state);
                 }

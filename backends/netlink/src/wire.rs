@@ -5,107 +5,99 @@
 //! cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use zeroize::Zeroizing;
 
 /// In bytes.
-pub(super) const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 
 /// In bytes; sufficient for most messages.
 const ROOM: usize = 128;
 
-/// Under construction. Its buffers may contain keys and are therefore erased.
-pub(super) struct Message(Zeroizing<Vec<u8>>);
+/// Under construction.
+#[derive(Clone)]
+pub struct Message(Vec<u8>);
 
 impl Message {
     /// `family` is the fixed header that follows the message header (ifinfomsg, ndmsg, ...).
-    pub(super) fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
-        let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
-        message.append(&0u32.to_ne_bytes());
-        message.append(&kind.to_ne_bytes());
-        message.append(&flags.to_ne_bytes());
-        message.append(&[0; 8]);
-        message.append(family);
-        message.pad();
-        message
+    #[must_use]
+    pub fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(ROOM);
+        bytes.resize(HEADER, 0);
+        bytes.splice(4..8, kind.to_ne_bytes().into_iter().chain(flags.to_ne_bytes()));
+        Self(bytes).header(family)
     }
 
-    pub(super) fn attr(mut self, kind: u16, value: &[u8]) -> Self {
-        self.push(kind, value);
-        self
+    #[must_use]
+    pub fn attr(mut self, kind: u16, value: &[u8]) -> Self {
+        self.0.extend(attribute_length(value.len() + 4));
+        self.0.extend(kind.to_ne_bytes());
+        self.header(value)
     }
 
     /// 4 or 16 bytes.
-    pub(super) fn ip(self, kind: u16, ip: IpAddr) -> Self {
+    #[must_use]
+    pub fn ip(self, kind: u16, ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => self.attr(kind, &v4.octets()),
             IpAddr::V6(v6) => self.attr(kind, &v6.octets()),
         }
     }
 
-    pub(super) fn number(self, kind: u16, value: u32) -> Self {
+    #[must_use]
+    pub fn number(self, kind: u16, value: u32) -> Self {
         self.attr(kind, &value.to_ne_bytes())
     }
 
     /// Zero-terminated.
-    pub(super) fn text(self, kind: u16, value: &str) -> Self {
-        let mut bytes = value.as_bytes().to_vec();
-        bytes.push(0);
-        self.attr(kind, &bytes)
+    #[must_use]
+    pub fn text(self, kind: u16, value: &str) -> Self {
+        self.attr(kind, &[value.as_bytes(), &[0]].concat())
     }
 
-    pub(super) fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
+    #[must_use]
+    pub fn nest(self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let start = self.0.len();
-        self.push(kind | NESTED, &[]);
-        let mut this = inside(self);
-        let len = u16::try_from(this.0.len() - start).unwrap_or(u16::MAX);
-        this.put(start, &len.to_ne_bytes());
+        let mut this = inside(self.attr(kind | NESTED, &[]));
+        let length = attribute_length(this.0.len() - start);
+        this.0.splice(start..start + 2, length);
         this
     }
 
     /// Appends a header inside a nested attribute.
-    pub(super) fn header(mut self, bytes: &[u8]) -> Self {
-        self.append(bytes);
-        self.pad();
+    #[must_use]
+    pub fn header(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
     }
 
-    pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
-        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
-        self.put(0, &len.to_ne_bytes());
-        self.put(8, &sequence.to_ne_bytes());
+    /// For tests: what `decode` makes of the message if the kernel sends it.
+    pub fn read_back<T>(self, decode: impl Fn(&Received<'_>) -> Option<T>) -> Vec<T> {
+        messages(&self.finish(1, 0)).filter_map(|message| decode(&message)).collect()
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// `flags` are added to those of the message.
+    #[must_use]
+    pub(crate) fn finish(mut self, sequence: u32, flags: u16) -> Vec<u8> {
+        let length = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let flags = flags | u16_at(&self.0, 6).unwrap_or(0);
+        self.0.splice(0..4, length.to_ne_bytes());
+        self.0.splice(6..8, flags.to_ne_bytes());
+        self.0.splice(8..12, sequence.to_ne_bytes());
         self.0
     }
+}
 
-    fn push(&mut self, kind: u16, value: &[u8]) {
-        let len = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
-        self.append(&len.to_ne_bytes());
-        self.append(&kind.to_ne_bytes());
-        self.append(value);
-        self.pad();
-    }
-
-    /// Erases the old buffer if the message needs a larger one. A growing `Vec` would leave a copy
-    /// of the old content in memory.
-    fn append(&mut self, bytes: &[u8]) {
-        let needed = self.0.len() + bytes.len();
-        if needed > self.0.capacity() {
-            let mut larger = Zeroizing::new(Vec::with_capacity(needed.max(self.0.capacity() * 2)));
-            larger.extend_from_slice(&self.0);
-            self.0 = larger;
-        }
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn pad(&mut self) {
-        let missing = self.0.len().next_multiple_of(4) - self.0.len();
-        self.append([0; 3].get(..missing).unwrap_or_default());
-    }
-
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-    }
+/// A message with a longer attribute is a mistake of this program. The kernel refuses the message, because
+/// the attribute then ends behind it.
+fn attribute_length(length: usize) -> [u8; 2] {
+    debug_assert!(length <= usize::from(u16::MAX), "an attribute has at most 64 KiB");
+    u16::try_from(length).unwrap_or(u16::MAX).to_ne_bytes()
 }
 
 /// NLA_F_NESTED.
@@ -113,7 +105,7 @@ const NESTED: u16 = 0x8000;
 
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Received<'a> {
+pub struct Received<'a> {
     pub kind: u16,
     pub flags: u16,
     /// The number of the request to which the kernel replies.
@@ -123,7 +115,7 @@ pub(super) struct Received<'a> {
 }
 
 /// Up to the first truncated message.
-pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let message = datagram.get(..len)?;
@@ -139,7 +131,7 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>
 }
 
 /// The attributes after a header of `skip` bytes: type (without flags) and value.
-pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
@@ -150,12 +142,14 @@ pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8
     })
 }
 
-pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
+#[must_use]
+pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// 4 or 16 bytes.
-pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
+#[must_use]
+pub fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
     }
@@ -163,32 +157,38 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// Zero-terminated.
-pub(super) fn text(value: &[u8]) -> &str {
+#[must_use]
+pub fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
-pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+#[must_use]
+pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
 /// Reads host byte order.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+#[must_use]
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
 /// Reads host byte order.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+#[must_use]
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 /// Reads host byte order.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+#[must_use]
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
 /// Decodes NLMSG_ERROR: the errno (0 for an acknowledgement) and the kernel's message, which may be
 /// empty.
-pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
+#[must_use]
+pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.
     let words = attrs(body, 4 + HEADER)

@@ -1,0 +1,100 @@
+//! Neighbours, and FDB entries, which are neighbours of the family AF_BRIDGE.
+
+use crate::client::Query;
+use crate::header::neighbor_header;
+use crate::uapi::*;
+use crate::wire::{self, Message, Received};
+use std::net::IpAddr;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    pub family: u8,
+    /// Of the link.
+    pub index: u32,
+    /// NUD_*.
+    pub state: u16,
+    /// NTF_*.
+    pub flags: u8,
+    pub destination: Option<IpAddr>,
+    pub mac: Option<[u8; 6]>,
+    /// The program that added the entry, if it sets a number.
+    pub protocol: Option<u8>,
+}
+
+impl Neighbor {
+    /// From RTM_NEWNEIGH or RTM_DELNEIGH.
+    #[must_use]
+    pub fn decode(message: &Received<'_>) -> Option<Self> {
+        let body = message.body;
+        if !matches!(message.kind, RTM_NEWNEIGH | RTM_DELNEIGH) {
+            return None;
+        }
+        let mut neighbor = Self {
+            family: wire::u8_at(body, 0)?,
+            index: wire::u32_at(body, 4)?,
+            state: wire::u16_at(body, 8)?,
+            flags: wire::u8_at(body, 10)?,
+            destination: None,
+            mac: None,
+            protocol: None,
+        };
+        for (kind, value) in wire::attrs(body, NDMSG) {
+            match kind {
+                NDA_DST => neighbor.destination = wire::ip(value),
+                NDA_LLADDR => neighbor.mac = value.try_into().ok(),
+                NDA_PROTOCOL => neighbor.protocol = wire::u8_at(value, 0),
+                _ => {}
+            }
+        }
+        Some(neighbor)
+    }
+
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        self.state & NUD_PERMANENT != 0
+    }
+
+    /// A program outside the kernel learned the entry.
+    #[must_use]
+    pub fn is_learned_by_program(&self) -> bool {
+        self.flags & NTF_EXT_LEARNED != 0
+    }
+
+    /// False while the MAC's resolution is pending or has failed, and for multicast and loopback
+    /// entries, which exist on every interface.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        // Static FDB entries that are not permanent are also NOARP.
+        self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
+            && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
+    }
+
+    /// Another host has answered for the entry's address.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
+    }
+
+    /// The kernel has asked for the entry's MAC, but no host has answered.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
+    }
+}
+
+/// Index 0 stands for all links, and family 0 for all families. Older kernels also list others.
+#[must_use]
+pub fn neighbors_of_link(index: u32, family: u8) -> Query {
+    let mut message = Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0));
+    if index != 0 {
+        message = message.number(NDA_IFINDEX, index);
+    }
+    Query::new("neighbours", message)
+}
+
+/// Older kernels also list those of other links.
+#[must_use]
+pub fn fdb_of_link(index: u32) -> Query {
+    let header = neighbor_header(AF_BRIDGE, index, 0, 0);
+    Query::new("FDB entries", Message::new(RTM_GETNEIGH, 0, &header))
+}
