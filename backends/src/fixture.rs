@@ -1,9 +1,9 @@
 //! Node 1's underlay and the leases of a dual-stack network, for the tests of all backends.
 
-use netstate::desired::Desired;
 use netstate::kernel::Facts;
-use netstate::plan::Plan;
 use netstate::underlay::Underlay;
+use reconcile::desired::Desired;
+use reconcile::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};

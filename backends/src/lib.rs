@@ -22,9 +22,9 @@ pub mod vxlan;
 pub mod wireguard;
 
 pub use backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
-pub use netstate::plan::Announced;
-pub use netstate::reconcile::failures::FailedPeer;
-pub use netstate::reconcile::{Inputs, Options};
 pub use netstate::underlay::Underlay;
+pub use reconcile::failures::FailedPeer;
+pub use reconcile::plan::Announced;
+pub use reconcile::{Inputs, Options};
 pub use registry::{create, identity_of, names, profile, profiles, rules};
 pub use status::Status;

@@ -2,9 +2,9 @@
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
-use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::drop_error::DropError;
+use reconcile::progress::{Progress, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use subnet_lease::Peer;

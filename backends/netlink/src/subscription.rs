@@ -170,6 +170,8 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netlink_sys::SocketAddr;
+    use netlink_sys::protocols::NETLINK_USERSOCK;
     use std::os::fd::AsRawFd;
 
     /// The socket then fails each time it is read.
@@ -183,16 +185,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn broken_subscription_is_opened_again_and_is_no_stream_of_changes() {
-        let mut subscription = Subscription::open(crate::uapi::NETLINK_ROUTE, 0);
-        assert!(subscription.is_open());
+        let group = 1;
+        let announce = || {
+            let message = crate::Message::new(16, 0, &[]).finish(0, 0);
+            let sender = Socket::new(NETLINK_USERSOCK).unwrap();
+            // The group gets the message; the kernel itself has no socket of this protocol, and refuses its copy.
+            let _ = sender.send_to(&message, &SocketAddr::new(0, group), 0);
+        };
+        let mut subscription = Subscription::open(NETLINK_USERSOCK, group);
+        announce();
+        subscription.wait(|_| true).await;
         break_socket(&subscription);
-        assert_eq!(subscription.take_queued(|_| true), Notified::Nothing);
-        assert!(!subscription.is_open());
         // One change at most: what happened until the subscription was open again.
         let began = Instant::now();
         subscription.wait(|_| true).await;
         assert!(began.elapsed() >= Duration::from_secs(1) && subscription.is_open());
         let more = subscription.wait(|_| true);
         assert!(tokio::time::timeout(Duration::from_secs(3600), more).await.is_err());
+        announce();
+        assert_eq!(subscription.take_queued(|_| true), Notified::Change);
+        break_socket(&subscription);
+        assert_eq!(subscription.take_queued(|_| true), Notified::Nothing);
+        assert!(!subscription.is_open());
     }
 }

@@ -15,10 +15,10 @@ use types::{Subnets, nets_overlap};
 /// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge
 /// that appears later. If the CNI bridge exists before Go flannel starts, the kernel refuses Go
 /// flannel's route.
-pub(crate) const METRIC: u32 = 65_535;
+pub const METRIC: u32 = 65_535;
 
 /// Adds the blackhole routes for the node's own subnets.
-pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
+pub fn want(state: &mut KernelState, scope: &Scope) {
     let route = RouteSpec::dropping(RouteKind::Blackhole, scope.protocol);
     for net in scope.own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
@@ -28,7 +28,7 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
 /// Refuses packets to the subnets of leases that this node must not use. Without these routes, the
 /// packets would leave by the default route, unencapsulated. A subnet that overlaps a wanted route,
 /// as of a lease in its hold-down, gets none.
-pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
+pub fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
     let routed: Vec<IpNet> = state
         .0
         .keys()
@@ -60,7 +60,8 @@ pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
 /// True for a route of protocol `boot` that is a blackhole route of Go flannel
 /// (`--ip-blackhole-route`) inside a subnet with a desired blackhole route. This node's subnet may
 /// have had another length before, and the longer route would swallow packets to pods.
-pub(crate) fn is_replaced(net: &IpNet, route: &RouteSpec, want: &KernelState) -> bool {
+#[must_use]
+pub fn is_replaced(net: &IpNet, route: &RouteSpec, want: &KernelState) -> bool {
     route.kind == RouteKind::Blackhole
         && net.prefix_len() < net.max_prefix_len()
         && want.0.keys().any(|key| matches!(key, Key::Route(own, METRIC) if own.contains(net)))

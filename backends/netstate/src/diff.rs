@@ -186,7 +186,7 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
 ///
 /// flanneld keeps the objects of a lease whose key exists but is unreadable. A route that bypasses
 /// an encrypting device is not added.
-pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
+pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;
     }

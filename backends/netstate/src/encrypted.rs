@@ -6,13 +6,14 @@ use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
 /// The networks that a desired state routes into encrypting devices; empty without such a device.
-pub(crate) struct Encrypted {
+pub struct Encrypted {
     devices: Vec<LinkName>,
     nets: Vec<IpNet>,
 }
 
 impl Encrypted {
-    pub(crate) fn by(want: &KernelState) -> Self {
+    #[must_use]
+    pub fn by(want: &KernelState) -> Self {
         // Links come first in the order.
         let links = want.0.iter().map_while(|(key, value)| match (key, value) {
             (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
@@ -33,7 +34,8 @@ impl Encrypted {
     }
 
     /// True if the route diverts packets from an encrypting device to another device.
-    pub(crate) fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
+    #[must_use]
+    pub fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
         route.kind == RouteKind::Unicast
             && !self.devices.contains(&route.dev)
             && self.nets.iter().any(|wider| wider.contains(net))

@@ -19,7 +19,7 @@ use types::{Errno, Problem};
 
 /// What tests read and modify.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub struct World {
     pub state: KernelState,
     /// Routes of other programs.
     pub foreign: BTreeSet<Key>,
@@ -38,7 +38,7 @@ pub(crate) struct World {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Notice {
+pub enum Notice {
     /// `None` for a deleted object.
     Object(Key, Option<Value>),
     Other,
@@ -46,7 +46,7 @@ pub(crate) enum Notice {
 
 /// Clones share its contents.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FakeKernel {
+pub struct FakeKernel {
     world: Arc<Mutex<World>>,
     noise: Arc<Notify>,
 }
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Fails with the errno that a kernel would return.
-    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Problem> {
+    pub fn apply(&mut self, op: &Op) -> Result<(), Problem> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
             Op::Delete(key, _) => {
@@ -128,12 +128,12 @@ impl World {
 }
 
 impl FakeKernel {
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+    pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock()
     }
 
     /// Changes the contents as another program would, and queues notifications.
-    pub(crate) fn modify(&self, change: impl FnOnce(&mut World)) {
+    pub fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();
         change(&mut world);

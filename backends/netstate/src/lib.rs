@@ -9,12 +9,11 @@ pub mod arp;
 pub mod blackhole;
 pub mod bridge;
 pub mod cleanup;
-pub mod desired;
 pub mod diff;
-mod encrypted;
+pub mod encrypted;
 pub mod error;
-#[cfg(test)]
-mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 pub mod fit;
 pub mod forwarding;
 pub mod host;
@@ -25,11 +24,8 @@ pub mod names;
 pub mod netlink;
 pub mod object;
 pub mod packet_socket;
-pub mod peers;
-pub mod plan;
 pub mod probe_port;
 pub mod protocols;
-pub mod reconcile;
 pub mod route;
 pub mod scope;
 pub mod sighting;

@@ -43,19 +43,16 @@ impl RouteSpec {
     }
 
     /// The route has no interface.
-    pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
+    #[must_use]
+    pub fn dropping(kind: RouteKind, protocol: u8) -> Self {
         Self { via: None, dev: LinkName::default(), onlink: false, kind, scope: 0, protocol }
     }
 }
 
 /// True for a route of protocol `boot` that is like Go flannel's routes to other nodes: over a
 /// gateway to another node's subnet, whose prefix length is `length`.
-pub(crate) fn is_go_flannels(
-    net: &IpNet,
-    route: &RouteSpec,
-    own: Option<IpNet>,
-    length: u8,
-) -> bool {
+#[must_use]
+pub fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: Option<IpNet>, length: u8) -> bool {
     route.kind == RouteKind::Unicast
         && route.via.is_some()
         && net.prefix_len() == length
@@ -78,7 +75,8 @@ pub enum RouteKind {
 impl RouteKind {
     /// True if the route drops packets on purpose, and thus has no device. For IPv6, the kernel
     /// shows such routes on `lo`.
-    pub(crate) fn drops(self) -> bool {
+    #[must_use]
+    pub fn drops(self) -> bool {
         matches!(self, RouteKind::Blackhole | RouteKind::Unreachable)
     }
 }

@@ -33,7 +33,8 @@ impl Scope {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }
 
-    pub(crate) fn covers_ip(&self, ip: &IpAddr) -> bool {
+    #[must_use]
+    pub fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }
 }

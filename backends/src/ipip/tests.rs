@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixture::{self, facts, table};
-use netstate::desired::{Desired, on_link_queries};
+use reconcile::desired::{Desired, on_link_queries};
 use subnet_lease::NetworkConfig;
 use types::Addresses;
 

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::fixture::{self, facts, table};
-use netstate::desired::{Desired, new_on_link_queries};
 use netstate::diff::diff;
 use netstate::object::Op;
 use proptest::prelude::*;
+use reconcile::desired::{Desired, new_on_link_queries};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::NetworkConfig;

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::fixture::{self, facts, table, underlay};
-use netstate::desired::Desired;
 use netstate::diff::diff;
 use netstate::object::Op;
 use netstate::wireguard::Secret;
 use proptest::prelude::*;
+use reconcile::desired::Desired;
 use subnet_lease::{NetworkConfig, NodeId};
 use types::{Addresses, Dual};
 

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use netstate::inspect::{Inspection, inspect};
 use netstate::protocols::Protocols;
-use netstate::reconcile::questions::KernelAudit;
 use node_api::Rules;
 use node_api::routes::{Routes, SCHEMA};
+use reconcile::questions::KernelAudit;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;

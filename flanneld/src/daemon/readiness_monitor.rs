@@ -260,7 +260,7 @@ mod tests {
     use backends::status::{NetworkHandle, Status};
     use netstate::kernel::Facts;
     use netstate::object::{Key, Value};
-    use netstate::reconcile::progress::Snapshot;
+    use reconcile::progress::Snapshot;
     use std::sync::Mutex;
     use subnet_lease::Peer;
     use subnet_lease::manager::Counters;

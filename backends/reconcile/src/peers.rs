@@ -1,10 +1,14 @@
 //! Selects the leases of other nodes that become kernel objects: the subnet is inside the network, and the public address is not this node's.
 
 use crate::plan::Plan;
-use crate::scope::Scope;
-use crate::underlay::Underlay;
+use netstate::kernel::Facts;
+use netstate::object::Key;
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
+use types::kernel_object::Holder;
 use types::nets_overlap;
 
 pub(crate) struct Eligible<'a> {
@@ -49,4 +53,30 @@ pub fn peers<'a>(
 ) -> impl Iterator<Item = Peer<'a>> {
     let eligible = Eligible::new(plan, underlay);
     leases.peers(&plan.scope().own, plan.kinds()).filter(move |peer| eligible.admits(peer))
+}
+
+/// The peers, and for each object the index of its peer. As in
+/// [`Desired`](crate::desired::Desired), the oldest lease takes precedence.
+pub fn holders(
+    plan: &dyn Plan,
+    leases: &LeaseTable,
+    facts: &Facts,
+) -> (Vec<Holder>, BTreeMap<Key, usize>) {
+    let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
+    all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+    let (mut holders, mut owners) = (Vec::with_capacity(all.len()), BTreeMap::new());
+    for (place, peer) in all.iter().enumerate() {
+        let node = peer
+            .lease
+            .attrs
+            .node
+            .as_ref()
+            .map(|node| node.name.to_string())
+            .filter(|name| !name.is_empty());
+        holders.push(Holder { node, subnet: peer.subnet, address: peer.public_ip });
+        for (key, _) in plan.of_peer(peer, facts) {
+            owners.entry(key).or_insert(place);
+        }
+    }
+    (holders, owners)
 }

@@ -5,11 +5,16 @@
 //! in sync, the reconciler knows the kernel state and applies changes of leases incrementally. An
 //! unexpected notification, a failure, the audit timer or a new underlay causes a full pass.
 
+#![warn(clippy::must_use_candidate)]
+
 mod adopt;
 mod deletion_guard;
+pub mod desired;
 pub mod failures;
 mod goal;
 mod mac_conflicts;
+pub mod peers;
+pub mod plan;
 pub mod progress;
 pub mod questions;
 mod repairs;
@@ -18,18 +23,19 @@ mod schedule;
 pub mod tunnels;
 
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
-use crate::diff::{diff, preserve};
-use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
-use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
-use crate::route::RouteKind;
-use crate::sighting::{Sighting, holders};
-use crate::underlay::Underlay;
 use adopt::adopt;
 use deletion_guard::DeletionGuard;
 use goal::Goal;
 pub use goal::Options;
 use mac_conflicts::MacConflicts;
+use netstate::diff::{diff, preserve};
+use netstate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
+use netstate::object::{KernelState, Key, Op, Value};
+use netstate::route::RouteKind;
+use netstate::sighting::Sighting;
+use netstate::underlay::Underlay;
+use peers::holders;
 use progress::Progress;
 use questions::{KernelAudit, Question};
 use report::Report;

@@ -1,10 +1,10 @@
 //! The desired kernel state, computed from all leases or from a change of some leases. Both give
 //! the same state.
 
-use crate::kernel::Facts;
-use crate::object::{KernelState, Key, Value};
 use crate::peers::{Eligible, peers};
 use crate::plan::Plan;
+use netstate::kernel::Facts;
+use netstate::object::{KernelState, Key, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};

@@ -4,10 +4,10 @@
 //! reconciler sets the endpoint again only if the lease's endpoint has changed, or if the peer does
 //! not respond at the current one.
 
-use crate::kernel::Sessions;
-use crate::names::LinkName;
-use crate::object::{KernelState, Key, Op, Value};
-use crate::wireguard::{PublicKey, Session};
+use netstate::kernel::Sessions;
+use netstate::names::LinkName;
+use netstate::object::{KernelState, Key, Op, Value};
+use netstate::wireguard::{PublicKey, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -223,7 +223,7 @@ impl Tunnels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wireguard::WireguardPeer;
+    use netstate::wireguard::WireguardPeer;
 
     const PEER: PublicKey = PublicKey([7; 32]);
 

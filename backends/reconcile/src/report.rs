@@ -1,13 +1,13 @@
 //! The counters, the current problem and the rate-limited log lines of the reconciler's loop.
 
-use super::failures::{FailedPeer, Failures};
-use super::progress::{Counts, Progress, TunnelPeers};
-use super::repairs::{CONFLICT, CONFLICT_GAP};
-use super::tunnels::Tunnels;
 use crate::desired::Change;
-use crate::kernel::{KernelError, OpError};
-use crate::object::{KernelState, Key, Op, Value};
-use crate::route::BOOT;
+use crate::failures::{FailedPeer, Failures};
+use crate::progress::{Counts, Progress, TunnelPeers};
+use crate::repairs::{CONFLICT, CONFLICT_GAP};
+use crate::tunnels::Tunnels;
+use netstate::kernel::{KernelError, OpError};
+use netstate::object::{KernelState, Key, Op, Value};
+use netstate::route::BOOT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,8 +262,8 @@ impl Drop for Comparing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::FailureKind;
-    use crate::names::LinkName;
+    use netstate::error::FailureKind;
+    use netstate::names::LinkName;
     use types::problem::PortPurpose;
 
     fn error(name: &str, why: Problem) -> OpError {

@@ -1,10 +1,10 @@
 //! A backend's plan: what identifies flannel's kernel objects, and which objects the node and each
 //! peer need.
 
-use crate::forwarding::Forwarding;
-use crate::kernel::Facts;
-use crate::object::{KernelState, Key, Value};
-use crate::scope::Scope;
+use netstate::forwarding::Forwarding;
+use netstate::kernel::Facts;
+use netstate::object::{KernelState, Key, Value};
+use netstate::scope::Scope;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
 
 /// The lease attributes (the daemon adds addresses and node) and the pods' MTU.

@@ -1,9 +1,9 @@
 //! The progress of the reconciler, which its loop writes and other tasks read.
 
-use super::failures::FailedPeer;
-use super::repairs::Repairs;
-use super::tunnels::Silent;
-use crate::object::{KernelState, Key};
+use crate::failures::FailedPeer;
+use crate::repairs::Repairs;
+use crate::tunnels::Silent;
+use netstate::object::{KernelState, Key};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tokio::time::Instant;

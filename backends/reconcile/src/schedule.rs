@@ -1,7 +1,7 @@
 //! Schedules the work of the reconciler, so that frequent events do not occupy a whole CPU.
 
-use crate::link::LinkKind;
-use crate::object::{KernelState, Value};
+use netstate::link::LinkKind;
+use netstate::object::{KernelState, Value};
 use rand::Rng;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,14 +1,14 @@
 //! The goal of the reconciler: the plan, its scope, and the objects that all networks share.
 
-use super::failures::Failures;
-use crate::blackhole;
 use crate::desired::Desired;
-use crate::kernel::{Facts, FailureKind, OpError};
-use crate::object::{KernelState, Key};
+use crate::failures::Failures;
+use crate::peers::holders;
 use crate::plan::Plan;
-use crate::scope::Scope;
-use crate::sighting::holders;
-use crate::underlay::Underlay;
+use netstate::blackhole;
+use netstate::kernel::{Facts, FailureKind, OpError};
+use netstate::object::{KernelState, Key};
+use netstate::scope::Scope;
+use netstate::underlay::Underlay;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;

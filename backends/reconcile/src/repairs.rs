@@ -1,6 +1,6 @@
 //! The objects that flanneld restored recently because another program changed them, with the number of repairs.
 
-use crate::object::Key;
+use netstate::object::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;

@@ -4,15 +4,15 @@ mod encrypting;
 
 use super::questions::KernelAudit;
 use super::*;
-use crate::blackhole;
-use crate::fake::FakeKernel;
-use crate::link::LinkKind;
-use crate::names::LinkName;
-use crate::object::Value;
-use crate::route::{RouteKind, RouteSpec};
-use crate::scope::Scope;
 use ipnet::IpNet;
 use netlink::kernel_refusal;
+use netstate::blackhole;
+use netstate::fake::FakeKernel;
+use netstate::link::LinkKind;
+use netstate::names::LinkName;
+use netstate::object::Value;
+use netstate::route::{RouteKind, RouteSpec};
+use netstate::scope::Scope;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -106,9 +106,9 @@ fn underlay() -> Underlay {
     }
 }
 
-fn tunnel() -> crate::link::LinkSpec {
-    let kind = LinkKind::Tun(crate::link::tun::TunSpec { held: true });
-    crate::link::LinkSpec {
+fn tunnel() -> netstate::link::LinkSpec {
+    let kind = LinkKind::Tun(netstate::link::tun::TunSpec { held: true });
+    netstate::link::LinkSpec {
         kind,
         mac: None,
         mtu: 1450,

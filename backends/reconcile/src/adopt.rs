@@ -1,11 +1,11 @@
 //! Adopts routes that Go flannel left, and removes routes that would bypass an encrypting device.
 
-use crate::blackhole;
-use crate::encrypted::Encrypted;
-use crate::kernel::Facts;
-use crate::object::{KernelState, Key, Value};
-use crate::route::{RouteSpec, is_go_flannels};
 use ipnet::IpNet;
+use netstate::blackhole;
+use netstate::encrypted::Encrypted;
+use netstate::kernel::Facts;
+use netstate::object::{KernelState, Key, Value};
+use netstate::route::{RouteSpec, is_go_flannels};
 use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;

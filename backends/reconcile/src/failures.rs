@@ -3,8 +3,8 @@
 //! Any node of the cluster may publish an address that this node's kernel refuses, which is not a
 //! fault of this node.
 
-use crate::kernel::{FailureKind, OpError};
-use crate::object::{KernelState, Key};
+use netstate::kernel::{FailureKind, OpError};
+use netstate::object::{KernelState, Key};
 use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
 use types::kernel_object::Holder;
@@ -30,7 +30,7 @@ pub struct Failures {
 impl Failures {
     /// Assigns each error of a pass to this node or to a peer. `own` are the objects that the node
     /// needs even without peers; `holders` and `owners` are as in
-    /// [`holders`](crate::sighting::holders).
+    /// [`holders`](crate::peers::holders).
     ///
     /// If an address family has several peers and all of them fail, the cause is on this host.
     #[must_use]
@@ -82,8 +82,8 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{LinkName, Mac};
     use netlink::kernel_refusal;
+    use netstate::names::{LinkName, Mac};
     use proptest::prelude::*;
     use types::Errno;
     use types::Family::{V4, V6};
@@ -126,7 +126,7 @@ mod tests {
             owners.entry(fdb(*peer)).or_insert(place);
         }
         let mut state = KernelState::default();
-        own.iter().for_each(|key| state.set(*key, crate::object::Value::Address));
+        own.iter().for_each(|key| state.set(*key, netstate::object::Value::Address));
         let failures = Failures::of(errors, &state, &holders, &owners);
         (failures.node.len(), failures.peers.into_iter().map(|failed| failed.peer.subnet).collect())
     }

@@ -1,9 +1,9 @@
 //! Conflicts with another program about the MAC of flannel's link, because repeated rewrites of the
 //! MAC would only disrupt the peers.
 
-use crate::fit::Fit;
-use crate::names::{LinkName, Mac};
-use crate::object::{KernelState, Key, Value};
+use netstate::fit::Fit;
+use netstate::names::{LinkName, Mac};
+use netstate::object::{KernelState, Key, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;

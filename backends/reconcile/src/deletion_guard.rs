@@ -1,8 +1,8 @@
 //! Delays the deletion of many objects in the reconciler's first pass, because the lease store may be incomplete.
 
-use crate::encrypted::Encrypted;
-use crate::object::{KernelState, Key, Op, Value};
-use crate::scope::Scope;
+use netstate::encrypted::Encrypted;
+use netstate::object::{KernelState, Key, Op, Value};
+use netstate::scope::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
