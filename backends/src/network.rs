@@ -2,14 +2,16 @@
 
 use crate::backend::{Network, Setup};
 use crate::status::{NetworkHandle, Status};
+use crate::wireguard::sessions::TunnelPeers;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use netstate::kernel::{Facts, Kernel};
 use netstate::netlink::NetlinkKernel;
-use netstate::object::{Key, Value};
+use netstate::object::{KernelState, Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::counters::Counters;
+use parking_lot::Mutex;
 use reconcile::plan::{Announced, Plan};
 use reconcile::progress::Progress;
 use reconcile::questions::KernelAudit;
@@ -35,7 +37,7 @@ struct Running {
 /// The MAC or public key that each peer's subnet has in the kernel. Empty if the kernel cannot be
 /// read: an older lease then counts more.
 pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
-    let read = async { NetlinkKernel::open()?.read(scope).await };
+    let read = async { NetlinkKernel::open()?.read(scope, &KernelState::default()).await };
     match read.await {
         Ok(found) => found.ours.identities(),
         Err(error) => {
@@ -52,16 +54,24 @@ pub(crate) async fn join_kernel(
     leases: &LeaseTable,
     setup: &Setup,
 ) -> Result<Box<dyn Network>, Problem> {
-    join(plan, NetlinkKernel::open()?, Vec::new(), underlay, leases, setup, None).await
+    let sources = StatusSources::default();
+    join(plan, NetlinkKernel::open()?, sources, underlay, leases, setup, None).await
 }
 
-/// Applies a plan for the first time. `engines` are the counters of the packet engines, by device.
-/// `background` runs concurrently with the reconciler. Fails if the data plane cannot be set up at
-/// all.
+/// What a network's status is read from, besides the reconciler's progress.
+#[derive(Default)]
+pub(crate) struct StatusSources {
+    /// The counters of the packet engines, by device.
+    pub engines: Vec<(String, Arc<Counters>)>,
+    pub tunnels: Arc<Mutex<TunnelPeers>>,
+}
+
+/// Applies a plan for the first time. `background` runs concurrently with the reconciler. Fails if
+/// the data plane cannot be set up at all.
 pub(crate) async fn join(
     plan: impl Plan + 'static,
     kernel: impl Kernel + 'static,
-    engines: Vec<(String, Arc<Counters>)>,
+    sources: StatusSources,
     underlay: &Underlay,
     leases: &LeaseTable,
     setup: &Setup,
@@ -70,7 +80,7 @@ pub(crate) async fn join(
     let (plan, kernel) = (Arc::new(plan), Box::new(kernel));
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer =
-        Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), engines });
+        Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), sources });
     let background = background.map(|begin| begin(reconciler.replanned()));
     Ok(Box::new(Running { reconciler, background, observer }))
 }
@@ -79,12 +89,12 @@ pub(crate) async fn join(
 struct Handle {
     plan: Arc<dyn Plan>,
     progress: Arc<Progress>,
-    engines: Vec<(String, Arc<Counters>)>,
+    sources: StatusSources,
 }
 
 impl NetworkHandle for Handle {
     fn status(&self) -> Status {
-        Status::of(&self.progress, &self.engines)
+        Status::of(&self.progress, &self.sources)
     }
 
     /// The kernel objects of the peer, and this node's routes that cover its subnet.

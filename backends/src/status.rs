@@ -1,11 +1,12 @@
 //! The status of a running network. It shares no data with the threads that count packets.
 
+use crate::network::StatusSources;
+use crate::wireguard::sessions::TunnelPeers;
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::drop_error::DropError;
 use reconcile::progress::{Progress, Snapshot};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use subnet_lease::Peer;
 
@@ -14,6 +15,8 @@ pub struct Status {
     pub kernel: Snapshot,
     /// The packet engines of the userspace data plane.
     pub engines: Vec<EngineStatus>,
+    /// Empty if the backend is not WireGuard.
+    pub tunnels: TunnelPeers,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,11 +75,12 @@ impl NetworkHandle for Status {
 }
 
 impl Status {
-    /// `engines` are by device.
-    pub(crate) fn of(kernel: &Progress, engines: &[(String, Arc<Counters>)]) -> Self {
+    pub(crate) fn of(kernel: &Progress, sources: &StatusSources) -> Self {
+        let engines = sources.engines.iter();
         Self {
             kernel: kernel.snapshot(),
-            engines: engines.iter().map(|(device, counters)| engine(device, counters)).collect(),
+            engines: engines.map(|(device, counters)| engine(device, counters)).collect(),
+            tunnels: sources.tunnels.lock().clone(),
         }
     }
 }
@@ -111,6 +115,7 @@ fn traffic(direction: &Direction) -> Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn the_status_of_an_engine_has_its_counts() {
@@ -118,7 +123,9 @@ mod tests {
         counters.sent.packets.store(7, Relaxed);
         counters.received.count_dropped_packets(DropError::Spoofed, 3);
         *counters.mode.lock() = "plain".to_owned();
-        let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
+        let engines = vec![("flannel0".to_owned(), counters)];
+        let sources = StatusSources { engines, ..StatusSources::default() };
+        let status = Status::of(&Progress::default(), &sources);
         let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };
         let sent = Traffic { packets: 7, ..Traffic::default() };
         let expected = EngineStatus {

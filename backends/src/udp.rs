@@ -5,7 +5,7 @@ mod config;
 
 use crate::backend::{AddressRules, Backend, Network, Overlay, Setup, Takes};
 use crate::error::missing_underlay_address;
-use crate::network;
+use crate::network::{self, StatusSources};
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::Config;
@@ -22,7 +22,7 @@ use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::packet::framing::Framing;
 use packet_engine::table::TableSettings;
-use reconcile::peers::peers;
+use reconcile::plan::peers;
 use reconcile::plan::{Announced, Plan};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -143,8 +143,8 @@ impl Backend for Udp {
         };
         let mut kernel = UserspaceKernel::new(NetlinkKernel::open()?, self.setup.files.clone());
         kernel.engine(LINK, config, plan.outer, plan.settings(underlay.mtu));
-        let engines = kernel.counters();
-        network::join(plan, kernel, engines, underlay, leases, &self.setup, None).await
+        let sources = StatusSources { engines: kernel.counters(), ..StatusSources::default() };
+        network::join(plan, kernel, sources, underlay, leases, &self.setup, None).await
     }
 }
 

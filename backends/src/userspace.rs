@@ -250,8 +250,12 @@ fn take_inheritance(files: &Files, name: LinkName) -> (Inheritance, (usize, usiz
 
 #[async_trait]
 impl<K: Kernel> Kernel for UserspaceKernel<K> {
-    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut found = self.kernel.read(scope).await?;
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
+        let mut found = self.kernel.read(scope, want).await?;
         for device in &self.devices {
             if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.base.name))
                 && let LinkKind::Tun(tun) = &mut spec.kind

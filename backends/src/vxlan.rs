@@ -5,7 +5,7 @@ mod config;
 
 use crate::backend::{Backend, Network, Overlay, Setup, Takes};
 use crate::error::{absent_lease_key, read_lease_data, unannounced_backend, unusable_lease};
-use crate::network;
+use crate::network::{self, StatusSources};
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::{Config, Mode};
@@ -24,7 +24,7 @@ use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::packet::framing::Framing;
 use packet_engine::table::TableSettings;
-use reconcile::peers::peers;
+use reconcile::plan::peers;
 use reconcile::plan::{Announced, Plan};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -277,8 +277,8 @@ impl Backend for Vxlan {
                 );
             }
         }
-        let engines = kernel.counters();
-        network::join(plan, kernel, engines, underlay, leases, &self.setup, None).await
+        let sources = StatusSources { engines: kernel.counters(), ..StatusSources::default() };
+        network::join(plan, kernel, sources, underlay, leases, &self.setup, None).await
     }
 }
 

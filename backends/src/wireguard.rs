@@ -3,6 +3,7 @@
 mod config;
 mod keys;
 mod secrets;
+pub mod sessions;
 #[cfg(test)]
 mod tests;
 mod userspace;
@@ -15,7 +16,7 @@ pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
 use netlink::run_blocking;
 use netstate::blackhole;
-use netstate::kernel::Facts;
+use netstate::kernel::{Facts, WireguardKernel};
 use netstate::link::wireguard::WireguardSpec;
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::netlink::NetlinkKernel;
@@ -24,9 +25,11 @@ use netstate::route::{LINK, RouteSpec};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
+use packet_engine::counters::Counters;
 use reconcile::plan::{Announced, Plan};
 use secrets::{Files, Secrets};
 use serde::Serialize;
+use sessions::SessionKernel;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -220,11 +223,25 @@ impl Backend for Wireguard {
         });
         if self.userspace {
             let kernel = userspace::kernel(kernel, &plan.config, setup, &plan.scope.own, underlay);
-            let (engines, background) = (kernel.counters(), Some(background));
-            return network::join(plan, kernel, engines, underlay, leases, setup, background).await;
+            let engines = kernel.counters();
+            return join(plan, kernel, engines, underlay, leases, setup, background).await;
         }
-        network::join(plan, kernel, Vec::new(), underlay, leases, setup, Some(background)).await
+        join(plan, kernel, Vec::new(), underlay, leases, setup, background).await
     }
+}
+
+async fn join(
+    plan: WireguardPlan,
+    kernel: impl WireguardKernel + 'static,
+    engines: Vec<(String, Arc<Counters>)>,
+    underlay: &Underlay,
+    leases: &LeaseTable,
+    setup: &Setup,
+    background: network::BeginBackground,
+) -> Result<Box<dyn Network>, Problem> {
+    let kernel = SessionKernel::new(kernel);
+    let sources = network::StatusSources { engines, tunnels: kernel.status() };
+    network::join(plan, kernel, sources, underlay, leases, setup, Some(background)).await
 }
 
 /// The backend data in a lease, in Go flannel's format.

@@ -1,13 +1,16 @@
 //! A fake kernel for tests. It follows the kernel's rules about dependencies, exclusive additions
 //! and objects that vanish with a link, and it injects faults.
 
-use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
+use crate::kernel::{
+    ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions, WireguardKernel,
+};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
 use crate::route::RouteSpec;
 use crate::scope::Scope;
 use crate::survey::{Origin, Seen, Survey};
 use crate::underlay::Underlay;
+use crate::wireguard::PublicKey;
 use async_trait::async_trait;
 use netlink::kernel_refusal;
 use parking_lot::{Mutex, MutexGuard};
@@ -29,6 +32,8 @@ pub struct World {
     pub on_link: BTreeSet<IpAddr>,
     /// Whether each of the next calls fails, in the order of the calls.
     pub faults: VecDeque<bool>,
+    /// Peers with which the reconciler started sessions.
+    pub greeted: Vec<(LinkName, PublicKey)>,
     /// Changes through `apply`.
     pub writes: usize,
     /// Reads of the complete kernel state.
@@ -156,7 +161,11 @@ impl FakeKernel {
 
 #[async_trait]
 impl Kernel for FakeKernel {
-    async fn read(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
+    async fn read(
+        &mut self,
+        _scope: &Scope,
+        _want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
         let mut world = self.answer("list network interfaces")?;
         world.reads += 1;
         Ok(ExistingState {
@@ -164,24 +173,6 @@ impl Kernel for FakeKernel {
             leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect(),
             sessions: world.sessions.clone(),
             mixed: BTreeSet::new(),
-        })
-    }
-
-    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        let world = self.answer("list WireGuard peers")?;
-        let of_peers =
-            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
-        let ours = world
-            .state
-            .0
-            .iter()
-            .filter(of_peers)
-            .map(|(key, value)| (*key, value.clone()))
-            .collect();
-        Ok(ExistingState {
-            ours: KernelState(ours),
-            sessions: world.sessions.clone(),
-            ..ExistingState::default()
         })
     }
 
@@ -249,5 +240,30 @@ impl Kernel for FakeKernel {
             (Notice::Object(key, value), Some(known)) => known.0.get(&key) != value.as_ref(),
             _ => true,
         })
+    }
+}
+
+#[async_trait]
+impl WireguardKernel for FakeKernel {
+    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
+        let world = self.answer("list WireGuard peers")?;
+        let of_peers =
+            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        let ours = world
+            .state
+            .0
+            .iter()
+            .filter(of_peers)
+            .map(|(key, value)| (*key, value.clone()))
+            .collect();
+        Ok(ExistingState {
+            ours: KernelState(ours),
+            sessions: world.sessions.clone(),
+            ..ExistingState::default()
+        })
+    }
+
+    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
+        self.world().greeted.extend(peers);
     }
 }

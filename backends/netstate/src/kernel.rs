@@ -42,15 +42,13 @@ pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
 #[async_trait]
 pub trait Kernel: Send {
     /// Reads all objects of flannel. An incomplete dump is an error: the reconciler would take a
-    /// missing object for a removed one.
-    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
-
-    /// Reads only flannel's WireGuard peers, with their allowed IPs and sessions, as in
-    /// [`Kernel::read`]. The kernel sends no notifications about WireGuard peers. An incomplete
-    /// dump is an error.
-    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        Ok(ExistingState::default())
-    }
+    /// missing object for a removed one. A decorator may show an object that it leaves alone as it
+    /// is in `want`, the desired state.
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        want: &KernelState,
+    ) -> Result<ExistingState, KernelError>;
 
     /// All objects of any program in flannel's networks and on the devices that were flannel's at
     /// the last [`Kernel::read`]. An incomplete dump is an error.
@@ -74,12 +72,8 @@ pub trait Kernel: Send {
     /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
-    /// Starts sessions with newly added WireGuard peers, without waiting for a packet to them. What
-    /// a peer sends in an earlier session is lost until it notices the new one.
-    async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
-
     /// Waits until an object of flannel, the underlay or (if the plan needs on-link queries) the
-    /// main routing table has changed. A notification that matches `known` is not a change: the
+    /// main routing table may have changed. A notification that matches `known` is not a change: the
     /// kernel also reports flanneld's own writes.
     ///
     /// # Cancel safety
@@ -88,4 +82,16 @@ pub trait Kernel: Send {
 
     /// True if a queued notification would end [`Kernel::wait_for_change`]. Consumes them all.
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool;
+}
+
+/// A kernel with WireGuard, whose peers change without notifications.
+#[async_trait]
+pub trait WireguardKernel: Kernel {
+    /// Reads only flannel's WireGuard peers, with their allowed IPs and sessions, as in
+    /// [`Kernel::read`]. An incomplete dump is an error.
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
+
+    /// Starts sessions with newly added peers, without waiting for a packet to them. What a peer
+    /// sends in an earlier session is lost until it notices the new one.
+    async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
 }

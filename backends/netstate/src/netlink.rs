@@ -21,7 +21,7 @@ pub use vxlan::default_port as default_vxlan_port;
 
 use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
-use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
+use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError, WireguardKernel};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
 use crate::scope::Scope;
@@ -156,12 +156,12 @@ impl NetlinkKernel {
 
 #[async_trait]
 impl Kernel for NetlinkKernel {
-    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        _want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
         self.read_all(scope)
-    }
-
-    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        self.peers_of_all(scope)
     }
 
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
@@ -178,10 +178,6 @@ impl Kernel for NetlinkKernel {
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         self.apply_all(ops)
-    }
-
-    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
-        self.greet_all(peers);
     }
 
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
@@ -206,5 +202,16 @@ impl Kernel for NetlinkKernel {
         subscription.take_queued(|message| seen.concerns(message)) != Notified::Nothing
             // Changes are not announced.
             || !subscription.is_open()
+    }
+}
+
+#[async_trait]
+impl WireguardKernel for NetlinkKernel {
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        self.peers_of_all(scope)
+    }
+
+    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
+        self.greet_all(peers);
     }
 }

@@ -1,8 +1,8 @@
 //! The desired kernel state, computed from all leases or from a change of some leases. Both give
 //! the same state.
 
-use crate::peers::{Eligible, peers};
 use crate::plan::Plan;
+use crate::plan::{Eligible, peers};
 use netstate::kernel::Facts;
 use netstate::object::{KernelState, Key, Value};
 use std::collections::{BTreeMap, BTreeSet};

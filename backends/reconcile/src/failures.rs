@@ -30,7 +30,7 @@ pub struct Failures {
 impl Failures {
     /// Assigns each error of a pass to this node or to a peer. `own` are the objects that the node
     /// needs even without peers; `holders` and `owners` are as in
-    /// [`holders`](crate::peers::holders).
+    /// [`holders`](crate::plan::holders).
     ///
     /// If an address family has several peers and all of them fail, the cause is on this host.
     #[must_use]

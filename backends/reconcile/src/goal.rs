@@ -2,8 +2,8 @@
 
 use crate::desired::Desired;
 use crate::failures::Failures;
-use crate::peers::holders;
 use crate::plan::Plan;
+use crate::plan::holders;
 use netstate::blackhole;
 use netstate::kernel::{Facts, FailureKind, OpError};
 use netstate::object::{KernelState, Key};

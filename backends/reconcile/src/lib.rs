@@ -13,14 +13,12 @@ pub mod desired;
 pub mod failures;
 mod goal;
 mod mac_conflicts;
-pub mod peers;
 pub mod plan;
 pub mod progress;
 pub mod questions;
 mod repairs;
 mod report;
 mod schedule;
-pub mod tunnels;
 
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::plan::{Announced, Plan};
@@ -35,19 +33,17 @@ use netstate::object::{KernelState, Key, Op, Value};
 use netstate::route::RouteKind;
 use netstate::sighting::Sighting;
 use netstate::underlay::Underlay;
-use peers::holders;
+use plan::holders;
 use progress::Progress;
 use questions::{KernelAudit, Question};
 use report::Report;
 use schedule::{CONFLICT_PAUSE, MAX_DELAY, QUIET, Schedule, backoff};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use subnet_lease::LeaseTable;
 use tokio::sync::Notify;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tunnels::Tunnels;
 use types::Problem;
 
 /// Attempts at the first pass.
@@ -71,7 +67,6 @@ pub struct Reconciler {
     schedule: Schedule,
     guard: DeletionGuard,
     mac_conflicts: MacConflicts,
-    tunnels: Tunnels,
     report: Report,
     questions: (KernelAudit, mpsc::Receiver<Question>),
 }
@@ -149,7 +144,6 @@ impl Reconciler {
             schedule: Schedule::new(),
             guard: DeletionGuard::Armed,
             mac_conflicts: MacConflicts::default(),
-            tunnels: Tunnels::default(),
             report: Report::default(),
             questions: questions::channel(),
         };
@@ -195,10 +189,6 @@ impl Reconciler {
         // Forwarding comes before the routes that direct packets to it.
         self.kernel.forward(self.goal.plan.forwarding(leases, &facts));
         let (ops, errors) = self.apply(ops, &desired.state).await;
-        self.tunnels.applied(&ops);
-        self.tunnels.follow(&desired.state);
-        self.report.tunnels(&self.tunnels);
-        self.schedule.plan_tunnel_read(&desired.state);
         self.report.applied(&ops, &errors, repair.then_some(&self.observed.errors), || {
             peers_of(&desired.state)
         });
@@ -230,16 +220,13 @@ impl Reconciler {
         let announced = self.goal.plan.announced(&facts);
         // Computed before the kernel is read: this computation needs the most memory.
         let mut desired = self.goal.desired(leases, &facts);
-        let found = self.kernel.read(&self.goal.scope).await?;
+        let found = self.kernel.read(&self.goal.scope, &desired.state).await?;
         let mut have = found.ours;
         if self.mac_conflicts.accept_rewritten(&desired.state, &have) {
             facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
             desired = self.goal.desired(leases, &facts);
         }
         let want = &mut desired.state;
-        self.tunnels.note(&found.sessions, Instant::now());
-        let moved = self.tunnels.accept(&mut have, want, Instant::now());
-        leave_to_operators(&mut have, want, &found.mixed);
         adopt(
             &mut have,
             want,
@@ -251,7 +238,6 @@ impl Reconciler {
         );
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
-        leave_endpoints(&mut ops, &moved);
         let held = self.guard.hold_back(&mut ops, want, &have, &self.goal.scope);
         Ok(Comparison { facts, announced, desired, ops, held })
     }
@@ -269,7 +255,6 @@ impl Reconciler {
             errors.extend(self.kernel.apply(&unwanted).await);
             ops.append(&mut unwanted);
         }
-        self.greet(&ops).await;
         (ops, errors)
     }
 
@@ -299,7 +284,6 @@ impl Reconciler {
         let errors = self.kernel.apply(&ops).await;
         self.report.changed(&change);
         desired.take(change);
-        self.tunnels.applied(&ops);
         self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
         let failures = self.goal.failures(&errors, leases, facts);
         self.report.state(&failures, false);
@@ -376,17 +360,11 @@ impl Reconciler {
                 self.answer(question, &leases).await;
             }
             woken = loop {
-                let tunnel_read = self.schedule.tunnel_read;
                 // Work takes precedence over kernel audits, which report finished work.
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
                     woken = self.woken(&mut inputs, wake) => break woken,
-                    () = at(tunnel_read) => {
-                        if self.peers_differ().await {
-                            break Woken { fresh: false, full_pass: true };
-                        }
-                    }
                     Some(question) = questions.recv() => self.answer(question, &leases).await,
                 }
             };
@@ -435,45 +413,6 @@ impl Reconciler {
         Outcome { retry: !self.observed.errors.is_empty(), held: pass.held }
     }
 
-    /// Starts sessions with the WireGuard peers that a full pass added. Peers with new leases start
-    /// their sessions themselves.
-    async fn greet(&mut self, ops: &[Op]) {
-        let added = ops.iter().filter_map(|op| match op {
-            Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
-                if peer.keepalive == 0 =>
-            {
-                Some((*name, *key))
-            }
-            _ => None,
-        });
-        let added: Vec<_> = added.collect();
-        if !added.is_empty() {
-            self.kernel.greet(&added).await;
-        }
-    }
-
-    /// Reads the WireGuard peers; true if they are out of sync.
-    async fn peers_differ(&mut self) -> bool {
-        let began = Instant::now();
-        let found = self.kernel.read_peers(&self.goal.scope).await;
-        self.schedule.tunnels_read(began);
-        // A full pass reports the error.
-        let Ok(mut found) = found else {
-            return self.observed.known.is_some();
-        };
-        self.tunnels.note(&found.sessions, began);
-        self.report.tunnels(&self.tunnels);
-        let Some(known) = &self.observed.known else {
-            // Something failed, or a lease cannot be read. A full pass determines what differs.
-            return self.schedule.take_blind_pass(began);
-        };
-        self.tunnels.accept(&mut found.ours, &known.desired.state, began);
-        leave_to_operators(&mut found.ours, &known.desired.state, &found.mixed);
-        let of_peers =
-            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
-        !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
-    }
-
     /// Changes nothing in the kernel.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
@@ -490,10 +429,7 @@ impl Reconciler {
         };
         let mut want = self.goal.desired(leases, facts).state;
         let (holders, owners) = holders(&*self.goal.plan, leases, facts);
-        let found = self.kernel.read(&self.goal.scope).await?;
-        let mut have = found.ours;
-        self.tunnels.accept(&mut have, &want, Instant::now());
-        leave_to_operators(&mut have, &want, &found.mixed);
+        let have = self.kernel.read(&self.goal.scope, &want).await?.ours;
         preserve(&mut want, &have, leases.unreadable());
         let survey = self.kernel.survey(&self.goal.scope).await?;
         Ok(Sighting {
@@ -542,34 +478,6 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
-    }
-}
-
-/// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless
-/// `want` contains the peer.
-fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
-    let theirs: BTreeSet<Key> =
-        mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
-    if theirs.is_empty() {
-        return;
-    }
-    have.0.retain(|key, value| match (key, value) {
-        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
-            !theirs.contains(&Key::WireguardPeer(*name, *peer))
-        }
-        (key, _) => !theirs.contains(key),
-    });
-}
-
-/// Removes the endpoints from operations on peers with a new endpoint, so that the kernel keeps
-/// each peer's current endpoint.
-fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
-    for op in ops.iter_mut() {
-        if let Op::Replace(key, Value::WireguardPeer(peer)) = op
-            && moved.contains(key)
-        {
-            peer.endpoint = None;
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::failures::FailedPeer;
 use crate::repairs::Repairs;
-use crate::tunnels::Silent;
 use netstate::object::{KernelState, Key};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,14 +12,6 @@ use types::{Durations, Histogram, Problem};
 pub struct Progress {
     pub(super) pass_durations: Histogram,
     state: Mutex<(Snapshot, Repairs)>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TunnelPeers {
-    /// The number on all WireGuard devices.
-    pub peers: usize,
-    /// Peers that do not respond although this node sends packets to them.
-    pub silent: Vec<Silent>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +81,6 @@ pub struct Snapshot {
     pub wanted: Counts,
     /// What was restored in the last ten minutes, with the number of repairs.
     pub repaired: Vec<(Key, u32)>,
-    pub tunnels: TunnelPeers,
 }
 
 impl Snapshot {

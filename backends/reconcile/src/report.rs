@@ -2,9 +2,8 @@
 
 use crate::desired::Change;
 use crate::failures::{FailedPeer, Failures};
-use crate::progress::{Counts, Progress, TunnelPeers};
+use crate::progress::{Counts, Progress};
 use crate::repairs::{CONFLICT, CONFLICT_GAP};
-use crate::tunnels::Tunnels;
 use netstate::kernel::{KernelError, OpError};
 use netstate::object::{KernelState, Key, Op, Value};
 use netstate::route::BOOT;
@@ -49,12 +48,6 @@ impl Report {
     pub(super) fn compares(&self) -> Comparing {
         self.progress.change(|progress| progress.comparing = true);
         Comparing(self.progress.clone())
-    }
-
-    pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
-        let silent = tunnels.silent(Instant::now());
-        let tunnels = TunnelPeers { peers: tunnels.len(), silent };
-        self.progress.change(|progress| progress.tunnels = tunnels);
     }
 
     pub(super) fn wanted(&self, state: &KernelState) {

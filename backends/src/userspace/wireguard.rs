@@ -5,7 +5,9 @@
 use super::{EngineDevice, take_inheritance};
 use crate::handover::Files;
 use async_trait::async_trait;
-use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
+use netstate::kernel::{
+    ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, WireguardKernel,
+};
 use netstate::link::tun::TunSpec;
 use netstate::link::wireguard::WireguardSpec;
 use netstate::link::{LinkKind, LinkSpec};
@@ -264,18 +266,13 @@ impl<K: Kernel> WireguardUserspace<K> {
 
 #[async_trait]
 impl<K: Kernel> Kernel for WireguardUserspace<K> {
-    async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut found = self.kernel.read(scope).await?;
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
+        let mut found = self.kernel.read(scope, want).await?;
         self.tunnels.iter().for_each(|tunnel| tunnel.present(&mut found));
-        Ok(found)
-    }
-
-    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut found = self.kernel.read_peers(scope).await?;
-        self.tunnels
-            .iter()
-            .filter(|tunnel| tunnel.base.is_open())
-            .for_each(|tunnel| tunnel.add_to(&mut found));
         Ok(found)
     }
 
@@ -345,5 +342,19 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         // A full pass retries to bind.
         self.kernel.change_pending(scope, known)
             || self.tunnels.iter().any(|tunnel| tunnel.base.problem.is_some())
+    }
+}
+
+/// The peers live in the engines, so the wrapped kernel is not asked. A session starts with the
+/// first packet.
+#[async_trait]
+impl<K: Kernel> WireguardKernel for WireguardUserspace<K> {
+    async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut found = ExistingState::default();
+        self.tunnels
+            .iter()
+            .filter(|tunnel| tunnel.base.is_open())
+            .for_each(|tunnel| tunnel.add_to(&mut found));
+        Ok(found)
     }
 }

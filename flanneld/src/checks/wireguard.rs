@@ -2,11 +2,11 @@
 
 use super::known::name;
 use crate::network::RunningNetwork;
-use backends::{identity_of, wireguard::KIND};
+use backends::identity_of;
+use backends::wireguard::KIND;
+use backends::wireguard::sessions::{self, TunnelPeers};
 use doctor::fact::Fact;
 use doctor::facts::wireguard::{Holder, Silent, Wireguard};
-use reconcile::progress::TunnelPeers;
-use reconcile::tunnels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use subnet_lease::{Kinds, Lease, LeaseTable};
@@ -24,7 +24,7 @@ pub(super) fn wireguard(running: Option<&RunningNetwork>) -> Fact<Wireguard> {
     if !is_used(running) {
         return Fact::Absent;
     }
-    let TunnelPeers { peers, silent } = running.observer.status().kernel.tunnels;
+    let TunnelPeers { peers, silent } = running.observer.status().tunnels;
     let holders = if silent.is_empty() {
         BTreeMap::new()
     } else {
@@ -42,7 +42,6 @@ pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
     running
         .observer
         .status()
-        .kernel
         .tunnels
         .silent
         .iter()
@@ -51,7 +50,7 @@ pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
 }
 
 fn shown(
-    peer: &tunnels::Silent,
+    peer: &sessions::Silent,
     listens: &BTreeMap<String, u16>,
     holders: &BTreeMap<String, Holder>,
 ) -> Silent {
@@ -109,7 +108,7 @@ mod tests {
             BTreeSet::new(),
         );
         let holders = holders(&leases, &Subnets::V4("10.244.1.0/24".parse().unwrap()));
-        let peer = tunnels::Silent {
+        let peer = sessions::Silent {
             link: LinkName::parse("flannel-wg").unwrap(),
             key,
             endpoint: None,
@@ -124,7 +123,7 @@ mod tests {
             (Some(51820), Some(300), 31, true)
         );
         assert_eq!(silent.holder.as_ref().map(|holder| holder.subnets), Some(subnets));
-        let other = tunnels::Silent { key: PublicKey([8; 32]), ..peer };
+        let other = sessions::Silent { key: PublicKey([8; 32]), ..peer };
         assert_eq!(shown(&other, &listens, &holders).holder, None);
     }
 }

@@ -256,7 +256,6 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
 
 /// `None` without WireGuard peers.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
-    let (peers, silent) =
-        (number(status.kernel.tunnels.peers), number(status.kernel.tunnels.silent.len()));
+    let (peers, silent) = (number(status.tunnels.peers), number(status.tunnels.silent.len()));
     (peers > 0).then(|| Wireguard { peers, silent: silent.min(peers) })
 }

@@ -3,10 +3,10 @@
 use super::*;
 use crate::api::health::Server;
 use backends::status::{EngineStatus, Status, Traffic};
+use backends::wireguard::sessions::{Silent, TunnelPeers};
 use netstate::names::LinkName;
 use netstate::wireguard::PublicKey;
-use reconcile::progress::{Snapshot, TunnelPeers};
-use reconcile::tunnels::Silent;
+use reconcile::progress::Snapshot;
 use std::collections::BTreeSet;
 use subnet_lease::admission::{AdmissionError, UnusedLeaseError};
 use subnet_lease::feed::Reading;
@@ -228,7 +228,8 @@ fn serve_network(health: &Health) {
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
     let status = Status {
-        kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() },
+        kernel: Snapshot { repairs: 3, ..Snapshot::default() },
+        tunnels: tunnels(),
         engines: vec![engine()],
     };
     health.serves(RunningNetwork {

@@ -1,17 +1,28 @@
-//! Tracks WireGuard peers: the endpoints that flanneld has set, and whether the peers respond.
+//! A [`Kernel`] that tracks WireGuard peers: the endpoints that flanneld has set, and whether the
+//! peers respond.
 //!
-//! The kernel changes a peer's endpoint when the peer sends from another address (roaming). The
-//! reconciler sets the endpoint again only if the lease's endpoint has changed, or if the peer does
-//! not respond at the current one.
+//! The kernel changes a peer's endpoint when the peer sends from another address (roaming).
+//! flanneld sets the endpoint again only if the lease's endpoint has changed, or if the peer does
+//! not respond at the current one. The kernel announces no changes of peers, so this module reads
+//! them every few seconds.
 
-use netstate::kernel::Sessions;
+use async_trait::async_trait;
+use netstate::kernel::{
+    ExistingState, Facts, Kernel, KernelError, OpError, Sessions, WireguardKernel,
+};
 use netstate::names::LinkName;
 use netstate::object::{KernelState, Key, Op, Value};
+use netstate::scope::Scope;
+use netstate::survey::Survey;
+use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, Session};
+use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// A session ends so long after its handshake (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
@@ -19,7 +30,7 @@ const SESSION: Duration = Duration::from_secs(180);
 /// repeats its handshake every 5 s, so at least one is unanswered after 20 s.
 const NO_ANSWER: Duration = Duration::from_secs(20);
 /// A peer that does not respond to this node's packets for so long is silent.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(30);
 /// A peer is no longer reported as silent after so long without packets to it.
 const AT_REST: Duration = Duration::from_secs(180);
 /// In bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
@@ -27,7 +38,22 @@ const KEEPALIVE: u64 = 32;
 /// WireGuard answers received data with a keepalive after this time.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Minimum interval between reads of the peers.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// As a multiple of the time that a read takes.
+const READ_FACTOR: u32 = 20;
+/// This is also the interval of full passes while the desired peers are unknown.
+const MAX_READ_INTERVAL: Duration = Duration::from_secs(20);
+
 type Id = (LinkName, PublicKey);
+
+/// The peers on all WireGuard devices of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelPeers {
+    pub peers: usize,
+    /// Peers that do not respond although this node sends packets to them.
+    pub silent: Vec<Silent>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
@@ -45,7 +71,7 @@ pub struct Silent {
 
 #[derive(Clone, Debug, Default)]
 struct TunnelPeer {
-    /// The lease's endpoint, as of the reconciler's last pass.
+    /// The desired endpoint, as of the last full read.
     set: Option<SocketAddr>,
     /// Seconds between two keepalives to the peer. If it is 0, WireGuard sends keepalives only in
     /// answer to data.
@@ -92,10 +118,10 @@ impl TunnelPeer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
+struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
-    pub(super) fn note(&mut self, sessions: &Sessions, now: Instant) {
+    fn note(&mut self, sessions: &Sessions, now: Instant) {
         self.0.retain(|id, _| sessions.contains_key(id));
         for (id, session) in sessions {
             let first = !self.0.contains_key(id);
@@ -135,12 +161,7 @@ impl Tunnels {
 
     /// The peers that moved to another endpoint and respond there. Their endpoints in `have` become
     /// the desired ones, so that they are in sync.
-    pub(super) fn accept(
-        &self,
-        have: &mut KernelState,
-        want: &KernelState,
-        now: Instant,
-    ) -> BTreeSet<Key> {
+    fn accept(&self, have: &mut KernelState, want: &KernelState, now: Instant) -> BTreeSet<Key> {
         let mut moved = BTreeSet::new();
         for (key, found) in &mut have.0 {
             let (Key::WireguardPeer(name, id), Value::WireguardPeer(found)) = (key, found) else {
@@ -165,7 +186,7 @@ impl Tunnels {
         moved
     }
 
-    pub(super) fn follow(&mut self, want: &KernelState) {
+    fn follow(&mut self, want: &KernelState) {
         for (key, wanted) in &want.0 {
             if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
                 let peer = self.0.entry((*name, *id)).or_default();
@@ -176,7 +197,7 @@ impl Tunnels {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
-    pub(super) fn applied(&mut self, ops: &[Op]) {
+    fn applied(&mut self, ops: &[Op]) {
         for op in ops {
             match op {
                 Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
@@ -205,24 +226,192 @@ impl Tunnels {
         }
     }
 
-    pub(super) fn silent(&self, now: Instant) -> Vec<Silent> {
+    /// Operations without the endpoints of peers that moved and whose desired endpoint is unchanged,
+    /// so that the kernel keeps their current ones.
+    fn keep_endpoints<'a>(&self, ops: &'a [Op], moved: &BTreeSet<Key>) -> Cow<'a, [Op]> {
+        let mut kept = Cow::Borrowed(ops);
+        for (place, op) in ops.iter().enumerate() {
+            let Op::Replace(key @ Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = op
+            else {
+                continue;
+            };
+            let known = self.0.get(&(*name, *id));
+            if moved.contains(key)
+                && known.is_some_and(|known| known.set == wanted.endpoint)
+                && let Some(Op::Replace(_, Value::WireguardPeer(peer))) =
+                    kept.to_mut().get_mut(place)
+            {
+                peer.endpoint = None;
+            }
+        }
+        kept
+    }
+
+    /// Peers without keepalives that are added although the last full read expected them. Peers
+    /// with new leases start their sessions themselves.
+    fn lost_sessions(&self, ops: &[Op]) -> Vec<Id> {
+        let lost = ops.iter().filter_map(|op| match op {
+            Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
+                if peer.keepalive == 0 && self.0.contains_key(&(*name, *key)) =>
+            {
+                Some((*name, *key))
+            }
+            _ => None,
+        });
+        lost.collect()
+    }
+
+    fn status(&self, now: Instant) -> TunnelPeers {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
             let TunnelPeer { set, initiates, .. } = *peer;
             let handshake = peer.handshake_at.map(|at| now.duration_since(at));
             Some(Silent { link: *link, key: *key, endpoint: set, handshake, silence, initiates })
         });
-        silent.collect()
+        TunnelPeers { peers: self.0.len(), silent: silent.collect() }
+    }
+}
+
+/// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless
+/// `want` contains the peer.
+fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
+    let theirs: BTreeSet<Key> =
+        mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
+    if theirs.is_empty() {
+        return;
+    }
+    have.0.retain(|key, value| match (key, value) {
+        (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
+            !theirs.contains(&Key::WireguardPeer(*name, *peer))
+        }
+        (key, _) => !theirs.contains(key),
+    });
+}
+
+pub(super) struct SessionKernel<K> {
+    kernel: K,
+    tunnels: Tunnels,
+    /// As of the last full read.
+    moved: BTreeSet<Key>,
+    next_read: Instant,
+    /// The last time that the reconciler was woken because the desired peers were unknown.
+    last_blind_wake: Option<Instant>,
+    status: Arc<Mutex<TunnelPeers>>,
+}
+
+impl<K: WireguardKernel> SessionKernel<K> {
+    pub(super) fn new(kernel: K) -> Self {
+        Self {
+            kernel,
+            tunnels: Tunnels::default(),
+            moved: BTreeSet::new(),
+            next_read: Instant::now() + READ_INTERVAL,
+            last_blind_wake: None,
+            status: Arc::default(),
+        }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    /// Updated after each read.
+    pub(super) fn status(&self) -> Arc<Mutex<TunnelPeers>> {
+        self.status.clone()
+    }
+
+    /// Notes the sessions, and shows in `found` what stays as it is.
+    fn take_peers(&mut self, found: &mut ExistingState, want: &KernelState) -> BTreeSet<Key> {
+        let now = Instant::now();
+        self.tunnels.note(&std::mem::take(&mut found.sessions), now);
+        let moved = self.tunnels.accept(&mut found.ours, want, now);
+        leave_to_operators(&mut found.ours, want, &found.mixed);
+        moved
+    }
+
+    /// Reads the peers; true if a full pass is due. It reports the error if they cannot be read.
+    async fn peers_differ(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        let began = Instant::now();
+        let found = self.kernel.read_peers(scope).await;
+        let interval = (began.elapsed() * READ_FACTOR).clamp(READ_INTERVAL, MAX_READ_INTERVAL);
+        self.next_read = Instant::now() + interval;
+        let Ok(mut found) = found else {
+            return known.is_some();
+        };
+        let unknown = KernelState::default();
+        self.take_peers(&mut found, known.unwrap_or(&unknown));
+        *self.status.lock() = self.tunnels.status(began);
+        let Some(known) = known else {
+            // Something failed, or a lease cannot be read. A full pass determines what differs.
+            let due = self.last_blind_wake.is_none_or(|last| last.elapsed() >= MAX_READ_INTERVAL);
+            self.last_blind_wake = if due { Some(began) } else { self.last_blind_wake };
+            return due;
+        };
+        let of_peers =
+            |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
+        !known.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
+    }
+}
+
+#[async_trait]
+impl<K: WireguardKernel> Kernel for SessionKernel<K> {
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
+        let mut found = self.kernel.read(scope, want).await?;
+        self.moved = self.take_peers(&mut found, want);
+        self.tunnels.follow(want);
+        self.next_read = Instant::now() + READ_INTERVAL;
+        *self.status.lock() = self.tunnels.status(Instant::now());
+        Ok(found)
+    }
+
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+        self.kernel.survey(scope).await
+    }
+
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
+        self.kernel.facts(underlay, queries).await
+    }
+
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.kernel.on_link(queries).await
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        let ops = self.tunnels.keep_endpoints(ops, &self.moved);
+        let errors = self.kernel.apply(&ops).await;
+        let lost = self.tunnels.lost_sessions(&ops);
+        if !lost.is_empty() {
+            self.kernel.greet(&lost).await;
+        }
+        self.tunnels.applied(&ops);
+        errors
+    }
+
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        loop {
+            tokio::select! {
+                () = self.kernel.wait_for_change(scope, known) => return,
+                () = sleep_until(self.next_read) => {}
+            }
+            if self.peers_differ(scope, known).await {
+                return;
+            }
+        }
+    }
+
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        self.kernel.change_pending(scope, known)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstate::fake::FakeKernel;
     use netstate::wireguard::WireguardPeer;
 
     const PEER: PublicKey = PublicKey([7; 32]);
@@ -273,7 +462,7 @@ mod tests {
         }
 
         fn silent(&self, seconds: u64) -> Vec<Silent> {
-            self.0.silent(self.at(seconds))
+            self.0.status(self.at(seconds)).silent
         }
 
         /// True if the endpoint to which the peer moved is accepted in place of the lease's.
@@ -408,6 +597,86 @@ mod tests {
             // Handshake attempts, or data.
             look(&mut clock, 105, 148);
             assert_eq!(look(&mut clock, 140, 148), 1, "{keepalive}");
+        }
+    }
+
+    fn scope() -> Scope {
+        let networks = types::Subnets::V4("10.244.0.0/16".parse().unwrap());
+        Scope {
+            links: vec![name()],
+            networks,
+            own: networks,
+            former: None,
+            protocol: 241,
+            checksum_offload: false,
+        }
+    }
+
+    fn peer(state: &KernelState) -> (Key, Value) {
+        state.0.iter().next().map(|(key, value)| (*key, value.clone())).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn roamed_endpoint_is_replaced_only_with_the_leases() {
+        let fake = FakeKernel::default();
+        fake.world().state = state("198.51.100.1:40000");
+        fake.world().sessions = session(Some(Duration::from_secs(9)), Some(10_000), 10, 10);
+        let mut kernel = SessionKernel::new(fake);
+        let found = kernel.read(&scope(), &state(LEASE)).await.unwrap();
+        assert_eq!(found.ours, state(LEASE), "it is shown as in sync");
+        for (wanted, sent) in [(LEASE, None), ("192.0.2.9:51820", Some("192.0.2.9:51820"))] {
+            let (key, value) = peer(&state(wanted));
+            let ops = [Op::Replace(key, value)];
+            let kept = kernel.tunnels.keep_endpoints(&ops, &kernel.moved);
+            let [Op::Replace(_, Value::WireguardPeer(peer))] = &*kept else { unreachable!() };
+            assert_eq!(peer.endpoint, sent.and_then(|sent| sent.parse().ok()), "{wanted}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_start_with_lost_peers_but_not_with_new_ones() {
+        let fake = FakeKernel::default();
+        let mut kernel = SessionKernel::new(fake.clone());
+        let (key, value) = peer(&state(LEASE));
+        let _ = kernel.read(&scope(), &KernelState::default()).await.unwrap();
+        kernel.apply(&[Op::Add(key, value.clone())]).await;
+        assert_eq!(fake.world().greeted, [], "the peer has a new lease");
+        let _ = kernel.read(&scope(), &state(LEASE)).await.unwrap();
+        kernel.apply(&[Op::Add(key, value)]).await;
+        assert_eq!(fake.world().greeted, [(name(), PEER)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_changed_without_a_notification_is_a_change() {
+        let fake = FakeKernel::default();
+        fake.world().state = state(LEASE);
+        let mut kernel = SessionKernel::new(fake.clone());
+        let waits = async |kernel: &mut SessionKernel<FakeKernel>, known: Option<&KernelState>| {
+            let minute = Duration::from_secs(60);
+            let scope = scope();
+            tokio::time::timeout(minute, kernel.wait_for_change(&scope, known)).await.is_err()
+        };
+        let known = state(LEASE);
+        assert!(waits(&mut kernel, Some(&known)).await, "nothing changes");
+        assert!(!waits(&mut kernel, None).await, "what is desired is unknown");
+        fake.world().state = KernelState::default();
+        assert!(!waits(&mut kernel, Some(&known)).await, "the peer is gone");
+        fake.world().state = known.clone();
+        fake.world().faults.push_back(true);
+        assert!(!waits(&mut kernel, Some(&known)).await, "the peers cannot be read");
+    }
+
+    #[test]
+    fn peers_with_operators_addresses_stay() {
+        let (key, _) = peer(&state(LEASE));
+        for (want, kept) in [(KernelState::default(), false), (state(LEASE), true)] {
+            let mut have = state(LEASE);
+            have.set(
+                Key::AllowedIp(name(), "10.244.7.0/24".parse().unwrap()),
+                Value::AllowedIp(PEER),
+            );
+            leave_to_operators(&mut have, &want, &[key].into());
+            assert_eq!(!have.is_empty(), kept);
         }
     }
 }
