@@ -55,7 +55,7 @@ impl Setup {
         Self {
             config,
             node_id: String::new(),
-            route_protocol: netstate::protocols::FLANNEL,
+            route_protocol: netstate::report::protocols::FLANNEL,
             files: Files::default(),
             options: Options::default(),
             former: None,

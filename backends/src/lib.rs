@@ -8,14 +8,14 @@ pub mod alloc;
 pub mod backend;
 mod config_keys;
 mod error;
-#[cfg(test)]
-mod fixture;
 pub mod handover;
 pub mod host_gw;
 pub mod ipip;
 mod network;
 pub mod registry;
 pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod udp;
 mod userspace;
 pub mod vxlan;

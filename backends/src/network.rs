@@ -1,8 +1,7 @@
 //! A running network: a reconciler, and the packet engines of the network's devices.
 
 use crate::backend::{Network, Setup};
-use crate::status::{NetworkHandle, Status};
-use crate::wireguard::sessions::TunnelPeers;
+use crate::status::{NetworkHandle, Status, StatusSources};
 use async_trait::async_trait;
 use ipnet::IpNet;
 use netstate::kernel::{Facts, Kernel};
@@ -10,8 +9,6 @@ use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use packet_engine::counters::Counters;
-use parking_lot::Mutex;
 use reconcile::plan::{Announced, Plan};
 use reconcile::progress::Progress;
 use reconcile::questions::KernelAudit;
@@ -56,14 +53,6 @@ pub(crate) async fn join_kernel(
 ) -> Result<Box<dyn Network>, Problem> {
     let sources = StatusSources::default();
     join(plan, NetlinkKernel::open()?, sources, underlay, leases, setup, None).await
-}
-
-/// What a network's status is read from, besides the reconciler's progress.
-#[derive(Default)]
-pub(crate) struct StatusSources {
-    /// The counters of the packet engines, by device.
-    pub engines: Vec<(String, Arc<Counters>)>,
-    pub tunnels: Arc<Mutex<TunnelPeers>>,
 }
 
 /// Applies a plan for the first time. `background` runs concurrently with the reconciler. Fails if

@@ -287,16 +287,6 @@ mod tests {
     }
 
     #[test]
-    fn each_device_is_cleaned_up() {
-        for device in profiles().iter().flat_map(|profile| profile.devices) {
-            let name = device.named(Some(1)).unwrap();
-            for kind in device.kinds {
-                assert!(netstate::cleanup::is_flannels(&name, kind), "{name} of kind {kind}");
-            }
-        }
-    }
-
-    #[test]
     fn unsupported_types_are_named() {
         for name in built().into_iter().chain(["VXLAN"]) {
             assert_eq!(refusal(&format!(r#"{{"Type":"{name}"}}"#)), "");

@@ -1,12 +1,13 @@
 //! The status of a running network. It shares no data with the threads that count packets.
 
-use crate::network::StatusSources;
 use crate::wireguard::sessions::TunnelPeers;
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
 use packet_engine::counters::{Counters, Direction};
 use packet_engine::drop_error::DropError;
+use parking_lot::Mutex;
 use reconcile::progress::{Progress, Snapshot};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use subnet_lease::Peer;
 
@@ -53,6 +54,14 @@ pub struct Traffic {
     pub read_errors: u64,
     /// The number for each reason that dropped packets.
     pub dropped: Vec<(&'static str, u64)>,
+}
+
+/// What a network's status is read from, besides the reconciler's progress.
+#[derive(Default)]
+pub(crate) struct StatusSources {
+    /// The counters of the packet engines, by device.
+    pub engines: Vec<(String, Arc<Counters>)>,
+    pub tunnels: Arc<Mutex<TunnelPeers>>,
 }
 
 pub trait NetworkHandle: Send + Sync {
@@ -115,7 +124,6 @@ fn traffic(direction: &Direction) -> Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn the_status_of_an_engine_has_its_counts() {

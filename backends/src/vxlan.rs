@@ -5,20 +5,22 @@ mod config;
 
 use crate::backend::{Backend, Network, Overlay, Setup, Takes};
 use crate::error::{absent_lease_key, read_lease_data, unannounced_backend, unusable_lease};
-use crate::network::{self, StatusSources};
+use crate::network;
+use crate::status::StatusSources;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::{Config, Mode};
 use ipnet::IpNet;
-use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::Facts;
-use netstate::link::tun::TunSpec;
-use netstate::link::vxlan::{PORT, VxlanSpec};
-use netstate::link::{LinkKind, LinkSpec};
+use netstate::kernel::{Forwarding, NextHop};
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::{NetlinkKernel, default_vxlan_port};
+use netstate::netlink::NetlinkKernel;
+use netstate::object::link::tun::TunSpec;
+use netstate::object::link::vxlan::default_port;
+use netstate::object::link::vxlan::{PORT, VxlanSpec};
+use netstate::object::link::{LinkKind, LinkSpec};
+use netstate::object::route::RouteSpec;
 use netstate::object::{KernelState, Key, Value};
-use netstate::route::RouteSpec;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
@@ -96,7 +98,7 @@ impl Vxlan {
 
     /// UDP.
     fn port(&self) -> u16 {
-        self.config.port.unwrap_or_else(default_vxlan_port)
+        self.config.port.unwrap_or_else(default_port)
     }
 
     /// The MAC of the previous lease or of the existing device, otherwise one derived from the

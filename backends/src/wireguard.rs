@@ -11,20 +11,21 @@ mod userspace;
 use crate::backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
 use crate::error::{config_problem, read_lease_data, unannounced_backend, unusable_lease};
 use crate::network;
+use crate::status::StatusSources;
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
 use netlink::run_blocking;
 use netstate::blackhole;
 use netstate::kernel::{Facts, WireguardKernel};
-use netstate::link::wireguard::WireguardSpec;
-use netstate::link::{LinkKind, LinkSpec};
 use netstate::netlink::NetlinkKernel;
+use netstate::object::link::wireguard::WireguardSpec;
+use netstate::object::link::{LinkKind, LinkSpec};
+use netstate::object::route::{LINK, RouteSpec};
+use netstate::object::wireguard_peer::{PublicKey, WireguardPeer};
 use netstate::object::{KernelState, Key, Value};
-use netstate::route::{LINK, RouteSpec};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use netstate::wireguard::{PublicKey, WireguardPeer};
 use packet_engine::counters::Counters;
 use reconcile::plan::{Announced, Plan};
 use secrets::{Files, Secrets};
@@ -240,7 +241,7 @@ async fn join(
     background: network::BeginBackground,
 ) -> Result<Box<dyn Network>, Problem> {
     let kernel = SessionKernel::new(kernel);
-    let sources = network::StatusSources { engines, tunnels: kernel.status() };
+    let sources = StatusSources { engines, tunnels: kernel.status() };
     network::join(plan, kernel, sources, underlay, leases, setup, Some(background)).await
 }
 

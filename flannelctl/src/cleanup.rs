@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use backends::profiles;
 use ipnet::IpNet;
 use netstate::cleanup::{self, Evidence, FlannelNetwork, decide};
 use netstate::kernel::Kernel;
@@ -73,7 +74,8 @@ async fn clean(args: &Args) -> Result<()> {
     }
     let others =
         cleanup::OtherDaemons { networks: instances.networks.clone(), devices: instances.devices };
-    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
+    let (backends, protocol) = (profiles(), args.route_protocol);
+    let evidence = Evidence { backends, networks, protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
     let others = traffic_rules::ownership::OtherDaemons {

@@ -2,7 +2,7 @@
 //! earlier runs.
 
 use netlink::Client;
-use netstate::netlink::host::read_links;
+use netstate::host::read::read_links;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs;

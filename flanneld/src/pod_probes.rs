@@ -9,14 +9,14 @@ use frame::{Ends, Frame};
 use futures_util::future::join_all;
 use ipnet::IpNet;
 use netlink::{Client, KernelError};
-use netstate::arp;
 use netstate::host::Interface;
-use netstate::netlink::host::read_interfaces;
-use netstate::netlink::port::{
+use netstate::host::arp;
+use netstate::host::packet_socket::{EVERY_PROTOCOL, PacketSocket};
+use netstate::host::port::{
     MAC, create_probe_port, forget_probe_address, has_probe_port, lead_to_probe_port,
     remove_probe_port,
 };
-use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
+use netstate::host::read::read_interfaces;
 use probing::pods::{
     ASKED, CONFIRMED, IdleError, PodPath, PodPaths, PodProbes, address, call_port, port as source,
 };
@@ -306,7 +306,7 @@ impl PodProbing {
             let is_outer = |interface: &Interface| {
                 interface.master == Some(bridge.index)
                     && interface.up
-                    && netstate::probe_port::is_port(&interface.name)
+                    && netstate::host::port::is_port(&interface.name)
             };
             plug.bridge == bridge.index
                 && interfaces.iter().any(is_inner)

@@ -15,11 +15,11 @@ use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
 use ipnet::IpNet;
 use netlink::{Client, KernelError};
-use netstate::kernel::Facts;
-use netstate::netlink::lookup::{
+use netstate::host::lookup::{
     Fate, Neighbour, PeerStatus, look_up_fate, look_up_fdb, look_up_neighbour,
     look_up_wireguard_peer,
 };
+use netstate::kernel::Facts;
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};

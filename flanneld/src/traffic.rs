@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use neighbours::Neighbours;
 use netlink::uapi::NETLINK_ROUTE;
 use netlink::{Client, Notified, Subscription};
-use netstate::netlink::tunnels::{TUNNEL_GROUPS, is_tunnel_change, read_tunnel_destinations};
+use netstate::host::tunnels::{TUNNEL_GROUPS, is_tunnel_change, read_tunnel_destinations};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,22 +1,20 @@
 //! Constants of the kernel's netlink interface, with the names in the kernel's header files.
 
+pub use libc::{
+    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_OPTIMISTIC, IFA_F_PERMANENT,
+    IFA_F_TEMPORARY, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL, IFLA_ADDRESS, IFLA_AF_SPEC,
+    IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_STATS64, IFLA_TXQLEN, NDA_DST, NDA_IFINDEX,
+    NDA_LLADDR, NTF_EXT_LEARNED, NTF_SELF, NUD_DELAY, NUD_FAILED, NUD_INCOMPLETE, NUD_NOARP,
+    NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE, RT_SCOPE_NOWHERE, RT_TABLE_MAIN, RTA_DST,
+    RTA_GATEWAY, RTA_IIF, RTA_MULTIPATH, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_SRC, RTA_TABLE,
+    RTA_VIA, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_F_CLONED, RTM_F_FIB_MATCH,
+    RTM_F_LOOKUP_TABLE, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETROUTE, RTM_GETRULE,
+    RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_NEWRULE, RTN_BLACKHOLE, RTN_PROHIBIT,
+    RTN_UNICAST, RTN_UNREACHABLE, RTN_UNSPEC, RTPROT_KERNEL,
+};
 pub use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE};
 
-/// linux/rtnetlink.h: message types.
-pub const RTM_NEWLINK: u16 = 16;
-pub const RTM_DELLINK: u16 = 17;
-pub const RTM_GETLINK: u16 = 18;
-pub const RTM_NEWADDR: u16 = 20;
-pub const RTM_DELADDR: u16 = 21;
-pub const RTM_GETADDR: u16 = 22;
-pub const RTM_NEWROUTE: u16 = 24;
-pub const RTM_DELROUTE: u16 = 25;
-pub const RTM_GETROUTE: u16 = 26;
-pub const RTM_NEWNEIGH: u16 = 28;
-pub const RTM_DELNEIGH: u16 = 29;
-pub const RTM_GETNEIGH: u16 = 30;
-pub const RTM_NEWRULE: u16 = 32;
-pub const RTM_GETRULE: u16 = 34;
 /// Add this to the message type of an addition to get the deletion.
 pub const DELETION: u16 = 1;
 
@@ -47,18 +45,6 @@ pub const AF_BRIDGE: u8 = 7;
 pub const AF_INET6: u8 = 10;
 
 /// linux/if_link.h: link attributes.
-pub const IFLA_ADDRESS: u16 = 1;
-pub const IFLA_IFNAME: u16 = 3;
-pub const IFLA_MTU: u16 = 4;
-pub const IFLA_MASTER: u16 = 10;
-pub const IFLA_TXQLEN: u16 = 13;
-pub const IFLA_LINKINFO: u16 = 18;
-pub const IFLA_STATS64: u16 = 23;
-pub const IFLA_INFO_KIND: u16 = 1;
-pub const IFLA_INFO_DATA: u16 = 2;
-pub const IFLA_AF_SPEC: u16 = 26;
-pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
-pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub const IFLA_INET6_CONF: u16 = 2;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
@@ -98,60 +84,17 @@ pub const IFLA_IPTUN_PROTO: u16 = 9;
 pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
 
 /// linux/if_addr.h: address attributes and flags.
-pub const IFA_ADDRESS: u16 = 1;
-pub const IFA_LOCAL: u16 = 2;
-pub const IFA_FLAGS: u16 = 8;
 pub const IFA_F_NODAD: u8 = 2;
-pub const IFA_F_TEMPORARY: u32 = 0x01;
-pub const IFA_F_OPTIMISTIC: u32 = 0x04;
-pub const IFA_F_DADFAILED: u32 = 0x08;
-pub const IFA_F_DEPRECATED: u32 = 0x20;
-pub const IFA_F_TENTATIVE: u32 = 0x40;
-pub const IFA_F_PERMANENT: u32 = 0x80;
 
 /// linux/neighbour.h: neighbour attributes, states and flags.
-pub const NDA_DST: u16 = 1;
-pub const NDA_LLADDR: u16 = 2;
-pub const NDA_IFINDEX: u16 = 8;
 pub const NDA_PROTOCOL: u16 = 12;
-pub const NUD_INCOMPLETE: u16 = 0x01;
-pub const NUD_REACHABLE: u16 = 0x02;
-pub const NUD_STALE: u16 = 0x04;
-pub const NUD_DELAY: u16 = 0x08;
-pub const NUD_PROBE: u16 = 0x10;
-pub const NUD_FAILED: u16 = 0x20;
-pub const NUD_NOARP: u16 = 0x40;
-pub const NUD_PERMANENT: u16 = 0x80;
-pub const NTF_SELF: u8 = 2;
-pub const NTF_EXT_LEARNED: u8 = 0x10;
 
 /// linux/rtnetlink.h: route attributes.
-pub const RTA_DST: u16 = 1;
-pub const RTA_SRC: u16 = 2;
-pub const RTA_IIF: u16 = 3;
-pub const RTA_OIF: u16 = 4;
-pub const RTA_GATEWAY: u16 = 5;
-pub const RTA_PRIORITY: u16 = 6;
-pub const RTA_PREFSRC: u16 = 7;
-pub const RTA_MULTIPATH: u16 = 9;
-pub const RTA_TABLE: u16 = 15;
-pub const RTA_VIA: u16 = 18;
 /// struct rtvia: offset in bytes of the address, after the family.
 pub const RTVIA_ADDR: usize = 2;
-pub const RT_TABLE_MAIN: u8 = 254;
-pub const RTPROT_KERNEL: u8 = 2;
-pub const RTN_UNSPEC: u8 = 0;
-pub const RTN_UNICAST: u8 = 1;
-pub const RTN_BLACKHOLE: u8 = 6;
-pub const RTN_UNREACHABLE: u8 = 7;
-pub const RTN_PROHIBIT: u8 = 8;
-pub const RT_SCOPE_NOWHERE: u8 = 255;
 pub const RTNH_F_ONLINK: u32 = 4;
-pub const RTM_F_CLONED: u32 = 0x200;
 /// linux/rtnetlink.h: flags with which a route lookup returns the routing table, and the matched
 /// route instead of the resolved path.
-pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
-pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 
 /// linux/fib_rules.h: policy routing rules.
 pub const FIB_RULE: usize = 12;

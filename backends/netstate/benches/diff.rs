@@ -4,8 +4,8 @@ use divan::{Bencher, black_box};
 use ipnet::{IpNet, Ipv4Net};
 use netstate::diff::diff;
 use netstate::names::{LinkName, Mac};
+use netstate::object::route::{RouteKind, RouteSpec};
 use netstate::object::{KernelState, Key, Value};
-use netstate::route::{RouteKind, RouteSpec};
 use std::net::{IpAddr, Ipv4Addr};
 
 const PEERS: [u16; 2] = [100, 5000];

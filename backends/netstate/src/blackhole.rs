@@ -2,8 +2,8 @@
 //!
 //! Without blackhole routes and without a bridge, packets to non-existent pods leave over the default route and return to this node.
 
+use crate::object::route::{RouteKind, RouteSpec, metric};
 use crate::object::{KernelState, Key, Value};
-use crate::route::{RouteKind, RouteSpec, metric};
 use crate::scope::Scope;
 use ipnet::IpNet;
 use std::collections::BTreeSet;

@@ -6,13 +6,15 @@
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
 //! [`Kernel::apply`]: crate::kernel::Kernel::apply
 
-use crate::link::LinkSpec;
+use crate::host::port;
 use crate::names::LinkName;
+use crate::object::link::LinkSpec;
+use crate::object::route::{BOOT, RouteKind, RouteSpec, is_go_flannels};
 use crate::object::{Key, Op, Value};
-use crate::route::{BOOT, RouteKind, RouteSpec, is_go_flannels};
-use crate::text::Words;
+use crate::report::text::Words;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use types::Profile;
 
 /// The bridge of the CNI plugin.
 pub const BRIDGE: &str = "cni0";
@@ -38,6 +40,8 @@ pub struct FlannelNetwork {
 /// The evidence by which cleanup recognises flannel's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
+    /// Cleanup removes their devices.
+    pub backends: Vec<&'static Profile>,
     /// Cleanup may remove their routes.
     pub networks: Vec<FlannelNetwork>,
     /// The number of flanneld's routes.
@@ -78,32 +82,20 @@ enum LinkOwner {
     Others,
 }
 
-fn link_owner(name: &str, kind: &str) -> LinkOwner {
-    let numbered = |prefix: &str| {
-        name.strip_prefix(prefix)
-            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let kinds: &[&str] = if numbered("flannel.") || numbered("flannel-v6.") {
-        // A TUN device if vxlan runs in userspace.
-        &["vxlan", "tun"]
-    } else if numbered("flannel") {
-        &["tun"]
-    } else if name == "flannel-wg" || name.starts_with("flannel-wg-") || numbered("flannel-wg") {
-        // A TUN device if flanneld encrypts.
-        &["wireguard", "tun"]
-    } else if name == "flannel.ipip" {
-        &["ipip"]
-    } else if crate::probe_port::is_port(name) {
-        &["veth"]
-    } else {
-        return LinkOwner::Others;
-    };
-    if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
+fn link_owner(backends: &[&Profile], name: &str, kind: &str) -> LinkOwner {
+    let devices = backends.iter().flat_map(|backend| backend.devices);
+    let kinds = devices.filter(|device| device.is_named(name)).map(|device| device.kinds);
+    let port = port::is_port(name).then_some(&["veth"][..]);
+    match kinds.chain(port).map(|kinds| kinds.contains(&kind)).max() {
+        Some(true) => LinkOwner::Flannel,
+        Some(false) => LinkOwner::Unclear,
+        None => LinkOwner::Others,
+    }
 }
 
 #[must_use]
-pub fn is_flannels(name: &str, kind: &str) -> bool {
-    matches!(link_owner(name, kind), LinkOwner::Flannel)
+pub fn is_flannels(backends: &[&Profile], name: &str, kind: &str) -> bool {
+    matches!(link_owner(backends, name, kind), LinkOwner::Flannel)
 }
 
 enum Fate {
@@ -164,7 +156,7 @@ fn link_fate(name: LinkName, spec: &LinkSpec, evidence: &Evidence) -> Fate {
     }
     let kind = spec.kind.name();
     let bridge = name.as_str() == BRIDGE && kind == "bridge";
-    match link_owner(name.as_str(), kind) {
+    match link_owner(&evidence.backends, name.as_str(), kind) {
         LinkOwner::Flannel => Fate::Remove,
         LinkOwner::Others if bridge && evidence.bridge => Fate::Remove,
         LinkOwner::Others if bridge => {
@@ -229,7 +221,7 @@ fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT { "boot".to_owned() } else { number.to_string() }
     };
-    Words { protocol: &protocol, interface: &|_| None }.route(net, metric, route)
+    route.text(net, metric, &Words { protocol: &protocol, interface: &|_| None })
 }
 
 #[cfg(test)]

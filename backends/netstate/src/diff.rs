@@ -1,9 +1,9 @@
 //! The operations that convert one kernel state into another state: additions in order of dependency, then deletions in reverse order.
 
 use crate::encrypted::Encrypted;
-use crate::fit::Fit;
-use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
+use crate::object::fit::Fit;
+use crate::object::link::{LinkKind, LinkSpec};
 use crate::object::{KernelState, Key, Op, Value};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -15,8 +15,8 @@ use types::Subnets;
 /// use netstate::diff::diff;
 /// use netstate::names::LinkName;
 /// use netstate::object::{KernelState, Key, Op, Value};
-/// use netstate::protocols::FLANNEL;
-/// use netstate::route::RouteSpec;
+/// use netstate::report::protocols::FLANNEL;
+/// use netstate::object::route::RouteSpec;
 ///
 /// let eth0 = LinkName::parse("eth0").unwrap();
 /// let route = |via: &str| Value::Route(RouteSpec::forwarding(via.parse().ok(), eth0, FLANNEL));

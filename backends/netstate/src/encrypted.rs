@@ -1,8 +1,8 @@
 //! Finds routes that bypass an encrypting device. Pure.
 
 use crate::names::LinkName;
+use crate::object::route::{RouteKind, RouteSpec};
 use crate::object::{KernelState, Key, Value};
-use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
 /// The networks that a desired state routes into encrypting devices; empty without such a device.

@@ -1,13 +1,22 @@
 //! This host's interfaces and routes, of any origin, for the choice of the underlay and the doctor.
 
+pub mod arp;
+pub mod bridge;
+pub(crate) mod ethtool;
+pub mod lookup;
+pub mod packet_socket;
+pub mod port;
+pub mod read;
+pub mod tunnels;
+
 use crate::names::Mac;
-use crate::route::RouteKind;
+use crate::object::route::RouteKind;
 use ipnet::IpNet;
 pub use netlink::route::Path;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use thiserror::Error;
-use types::{Coded, Errno, Family};
+use types::{Coded, Errno, Family, Profile};
 
 /// A network interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +105,7 @@ impl Interface {
     /// flanneld's own probe port does not count.
     #[must_use]
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
-        self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
+        self.master == Some(bridge) && !port::is_port(&self.name)
     }
 
     pub fn nets(&self) -> impl Iterator<Item = IpNet> {
@@ -133,6 +142,7 @@ pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
 pub fn serves_pods(
     interface: &Interface,
     all: &[Interface],
+    backends: &[&Profile],
     is_leased: impl Fn(IpNet) -> bool,
 ) -> bool {
     let is_bridge = |device: &Interface| {
@@ -142,7 +152,7 @@ pub fn serves_pods(
     };
     let is_end = |net: IpNet| is_single(&net) && is_leased(net);
     let mut bridges = all.iter().filter(|bridge| interface.master == Some(bridge.index));
-    crate::cleanup::is_flannels(&interface.name, &interface.kind)
+    crate::cleanup::is_flannels(backends, &interface.name, &interface.kind)
         || is_bridge(interface)
         || interface.class() == LinkClass::Veth && interface.nets().any(is_end)
         || bridges.any(is_bridge)

@@ -1,18 +1,21 @@
 //! What the reconciler asks of a kernel: read objects, gather facts, apply operations and wait for
 //! changes.
 
-pub use crate::error::{FailureKind, KernelError, OpError};
-use crate::forwarding::Forwarding;
 use crate::names::{LinkName, Mac};
+use crate::object::route::RouteSpec;
+use crate::object::wireguard_peer::{PublicKey, Session};
 use crate::object::{KernelState, Key, Op};
-use crate::route::RouteSpec;
+use crate::report::survey::Survey;
 use crate::scope::Scope;
-use crate::survey::Survey;
 use crate::underlay::Underlay;
-use crate::wireguard::{PublicKey, Session};
 use async_trait::async_trait;
+use ipnet::IpNet;
+pub use netlink::KernelError;
+use netlink::static_code;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use thiserror::Error;
+use types::{Coded, Problem};
 
 /// What a plan needs to know about the host besides the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,30 @@ pub struct ExistingState {
     pub sessions: Sessions,
     /// flannel's WireGuard peers that also have allowed IPs outside flannel's networks.
     pub mixed: BTreeSet<Key>,
+}
+
+/// Forwarding entries of the userspace datapath, from which a packet engine builds its own lookup
+/// table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forwarding {
+    /// The packet engine's TUN device.
+    pub device: LinkName,
+    /// In bytes.
+    pub mtu: u32,
+    /// Each peer's subnet and next hop.
+    pub peers: Vec<(IpNet, NextHop)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The destination of this node's datagrams and the source of the peer's.
+    pub address: SocketAddr,
+    /// The VTEP's, if the encapsulation uses a MAC.
+    pub mac: Option<Mac>,
+    /// Whether the peer accepts encapsulated IPv6 packets.
+    pub carries_v6: bool,
+    /// Whether the peer honours the outer ECN field (RFC 6040 normal mode).
+    pub outer_ecn: bool,
 }
 
 pub type Sessions = BTreeMap<(LinkName, PublicKey), Session>;
@@ -94,4 +121,42 @@ pub trait WireguardKernel: Kernel {
     /// Starts sessions with newly added peers, without waiting for a packet to them. What a peer
     /// sends in an earlier session is lost until it notices the new one.
     async fn greet(&mut self, _peers: &[(LinkName, PublicKey)]) {}
+}
+
+/// How the reconciler handles a failed operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The kernel refuses only this object: a foreign object conflicts with it, or the kernel cannot use its address.
+    Conflict,
+    Unsupported,
+    /// The reconciler retries the operation.
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+#[error("cannot {verb} {key}: {why}")]
+#[code(static_code(why))]
+#[detail(why.detail.clone())]
+pub struct OpError {
+    /// An infinitive.
+    pub verb: &'static str,
+    pub key: Key,
+    pub kind: FailureKind,
+    pub why: Problem,
+}
+
+impl OpError {
+    pub fn new(op: &Op, kind: FailureKind, why: impl Into<Problem>) -> Self {
+        Self { verb: op.verb(), key: *op.key(), kind, why: why.into() }
+    }
+}
+
+impl From<OpError> for KernelError {
+    fn from(error: OpError) -> Self {
+        Self::new(format!("cannot {} {}", error.verb, error.key), error.why)
+    }
+}
+
+pub(crate) fn vanished_interface() -> Problem {
+    Problem::new("interface-missing", "the interface no longer exists")
 }

@@ -1,54 +1,44 @@
 //! [`Kernel`] with netlink.
 
-mod decode;
-mod errno;
-mod ethtool;
+mod apply;
 mod generic;
-pub mod host;
-mod ipip;
-mod links;
-pub mod lookup;
-pub mod port;
+pub(crate) mod links;
 mod read;
-mod survey;
-pub mod tunnels;
-mod vxlan;
-mod watched;
-mod wireguard;
-mod write;
+pub(crate) mod watched;
+pub(crate) mod wireguard;
 
-pub use vxlan::default_port as default_vxlan_port;
-
-use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
+use crate::host::bridge::Bridge;
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError, WireguardKernel};
 use crate::names::{LinkName, Mac};
+use crate::object::link::vxlan;
+use crate::object::wireguard_peer::PublicKey;
 use crate::object::{KernelState, Op};
+use crate::report::survey::Survey;
 use crate::scope::Scope;
-use crate::survey::Survey;
 use crate::underlay::Underlay;
-use crate::wireguard::PublicKey;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use netlink::uapi::*;
-use netlink::{Client, Notified, RequestError, Subscription};
+use netlink::{Client, RequestError, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use types::Profile;
 
 /// Works in the network namespace of the thread that opened it.
 pub struct NetlinkKernel {
-    client: Client,
+    pub(crate) client: Client,
     /// The connection for WireGuard, opened on first use.
     generic: Option<generic::Generic>,
     subscription: Subscription,
     /// Flannel's links, as of the last read.
-    links: Vec<(LinkName, u32)>,
+    pub(crate) links: Vec<(LinkName, u32)>,
     /// The WireGuard interfaces among `links`.
-    wireguards: Vec<(LinkName, u32)>,
+    pub(crate) wireguards: Vec<(LinkName, u32)>,
     /// The last known indices. A renamed link keeps its index.
-    last_index: BTreeMap<LinkName, u32>,
+    pub(crate) last_index: BTreeMap<LinkName, u32>,
     /// As of the last call of [`Kernel::facts`].
-    underlay: (u32, LinkName),
+    pub(crate) underlay: (u32, LinkName),
     /// The plan needs on-link queries, so any changed route of the main table can change the
     /// desired state.
     asking: bool,
@@ -56,10 +46,10 @@ pub struct NetlinkKernel {
     on_link: BTreeSet<IpAddr>,
     /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare it again,
     /// because otherwise the kernel would never be in sync.
-    fixed_ra: BTreeSet<LinkName>,
+    pub(crate) fixed_ra: BTreeSet<LinkName>,
     /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare
     /// it again.
-    fixed_checksum: BTreeSet<LinkName>,
+    pub(crate) fixed_checksum: BTreeSet<LinkName>,
 }
 
 impl NetlinkKernel {
@@ -113,11 +103,16 @@ impl NetlinkKernel {
 
     /// flannel-rs' and Go flannel's devices of any backend that have an address of full prefix
     /// length inside the given networks.
-    pub fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
+    pub fn devices_in(
+        &mut self,
+        networks: &[IpNet],
+        backends: &[&Profile],
+    ) -> Result<Vec<LinkName>, KernelError> {
         let links = self.all_links()?;
         let mut found = Vec::new();
-        for link in
-            links.iter().filter(|link| is_flannels(link.name.as_str(), link.spec.kind.name()))
+        for link in links
+            .iter()
+            .filter(|link| is_flannels(backends, link.name.as_str(), link.spec.kind.name()))
         {
             let mut inside = false;
             for family in [AF_INET, AF_INET6] {
@@ -189,19 +184,11 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        let Self { subscription, links, underlay, asking, on_link, .. } = self;
-        let seen =
-            watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
-        subscription.wait(|message| seen.concerns(message)).await;
+        self.wait(scope, known).await;
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        let Self { subscription, links, underlay, asking, on_link, .. } = self;
-        let seen =
-            watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
-        subscription.take_queued(|message| seen.concerns(message)) != Notified::Nothing
-            // Changes are not announced.
-            || !subscription.is_open()
+        self.take_notices(scope, known)
     }
 }
 

@@ -1,14 +1,20 @@
-//! The kernel objects that flanneld manages, in order of dependency. [`link`](crate::link) and
-//! [`route`] define the contents of their kinds.
+//! The kernel objects that flanneld manages, in order of dependency. The submodules define the
+//! contents of their kinds, and [`kinds`](crate::kinds) what is done with them.
 
-use crate::link::LinkSpec;
+pub mod fit;
+pub mod link;
+pub mod route;
+pub mod wireguard_peer;
+
 use crate::names::{LinkName, Mac};
-use crate::route::{self, RouteSpec};
-use crate::wireguard::{PublicKey, WireguardPeer};
 use ipnet::IpNet;
+use link::LinkSpec;
+use netlink::uapi::{DELETION, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use route::RouteSpec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use wireguard_peer::{PublicKey, WireguardPeer};
 
 /// The identity of a kernel object. INVARIANT: the order of keys is the order of dependency.
 /// flanneld adds objects in this order and deletes them in reverse.
@@ -191,6 +197,30 @@ impl Op {
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
+        }
+    }
+
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        match self {
+            Op::Add(_, value)
+            | Op::Replace(_, value)
+            | Op::Delete(_, value)
+            | Op::Refuse(_, value) => value,
+        }
+    }
+
+    #[must_use]
+    pub fn is_deletion(&self) -> bool {
+        matches!(self, Op::Delete(..))
+    }
+
+    /// Of the two types of messages of a kind, such as RTM_NEWROUTE and RTM_DELROUTE, and its flags.
+    pub(crate) fn kind_and_flags(&self, new: u16) -> (u16, u16) {
+        match self {
+            Op::Add(..) | Op::Refuse(..) => (new, NLM_F_CREATE | NLM_F_EXCL),
+            Op::Replace(..) => (new, NLM_F_CREATE | NLM_F_REPLACE),
+            Op::Delete(..) => (new + DELETION, 0),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::names::LinkName;
 use ipnet::IpNet;
+use netlink::family_number;
 use std::net::IpAddr;
 use types::Subnets;
 
@@ -31,6 +32,12 @@ impl Scope {
     #[must_use]
     pub fn covered(&self, net: &IpNet) -> bool {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
+    }
+
+    /// AF_*, of the current and the former networks.
+    pub(crate) fn family_numbers(&self) -> impl Iterator<Item = u8> + use<> {
+        let nets = self.former.map_or(self.networks, |former| self.networks.or(former));
+        nets.families().map(family_number)
     }
 
     #[must_use]

@@ -1,8 +1,8 @@
 //! Conflicts with another program about the MAC of flannel's link, because repeated rewrites of the
 //! MAC would only disrupt the peers.
 
-use netstate::fit::Fit;
 use netstate::names::{LinkName, Mac};
+use netstate::object::fit::Fit;
 use netstate::object::{KernelState, Key, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! peer need. Selects the leases that are peers: the subnet is inside the network, and the public
 //! address is not this node's.
 
-use netstate::forwarding::Forwarding;
 use netstate::kernel::Facts;
+use netstate::kernel::Forwarding;
 use netstate::object::{KernelState, Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;

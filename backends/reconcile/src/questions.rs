@@ -1,8 +1,8 @@
 //! Kernel audits that other tasks request from the running loop, which reads the kernel state again
 //! for each.
 
-use netstate::error::KernelError;
-use netstate::sighting::Sighting;
+use netstate::kernel::KernelError;
+use netstate::report::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 use types::Problem;
 

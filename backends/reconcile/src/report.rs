@@ -5,8 +5,8 @@ use crate::failures::{FailedPeer, Failures};
 use crate::progress::{Counts, Progress};
 use crate::repairs::{CONFLICT, CONFLICT_GAP};
 use netstate::kernel::{KernelError, OpError};
+use netstate::object::route::BOOT;
 use netstate::object::{KernelState, Key, Op, Value};
-use netstate::route::BOOT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,7 +255,7 @@ impl Drop for Comparing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstate::error::FailureKind;
+    use netstate::kernel::FailureKind;
     use netstate::names::LinkName;
     use types::problem::PortPurpose;
 

@@ -7,12 +7,12 @@ use super::*;
 use ipnet::IpNet;
 use netlink::kernel_refusal;
 use netstate::blackhole;
-use netstate::fake::FakeKernel;
-use netstate::link::LinkKind;
 use netstate::names::LinkName;
 use netstate::object::Value;
-use netstate::route::{RouteKind, RouteSpec};
+use netstate::object::link::LinkKind;
+use netstate::object::route::{RouteKind, RouteSpec};
 use netstate::scope::Scope;
+use netstate::tests::fake::FakeKernel;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -106,9 +106,9 @@ fn underlay() -> Underlay {
     }
 }
 
-fn tunnel() -> netstate::link::LinkSpec {
-    let kind = LinkKind::Tun(netstate::link::tun::TunSpec { held: true });
-    netstate::link::LinkSpec {
+fn tunnel() -> netstate::object::link::LinkSpec {
+    let kind = LinkKind::Tun(netstate::object::link::tun::TunSpec { held: true });
+    netstate::object::link::LinkSpec {
         kind,
         mac: None,
         mtu: 1450,

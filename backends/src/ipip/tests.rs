@@ -1,7 +1,7 @@
 //! Properties of ipip's plan, its announcement, and the leases that it accepts.
 
 use super::*;
-use crate::fixture::{self, facts, table};
+use crate::tests::fixture::{self, facts, table};
 use reconcile::desired::{Desired, on_link_queries};
 use subnet_lease::NetworkConfig;
 use types::Addresses;

@@ -8,15 +8,15 @@ use async_trait::async_trait;
 use netstate::kernel::{
     ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, WireguardKernel,
 };
-use netstate::link::tun::TunSpec;
-use netstate::link::wireguard::WireguardSpec;
-use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::LinkName;
+use netstate::object::link::tun::TunSpec;
+use netstate::object::link::wireguard::WireguardSpec;
+use netstate::object::link::{LinkKind, LinkSpec};
+use netstate::object::wireguard_peer::{Session, WireguardPeer};
 use netstate::object::{KernelState, Key, Op, Value};
+use netstate::report::survey::Survey;
 use netstate::scope::Scope;
-use netstate::survey::Survey;
 use netstate::underlay::Underlay;
-use netstate::wireguard::{Session, WireguardPeer};
 use packet_engine::counters::Counters;
 use packet_engine::engine::Engine;
 use packet_engine::engine::config::EngineConfig;

@@ -1,7 +1,7 @@
 //! Properties of vxlan's plan, its announcement, and the leases that it accepts.
 
 use super::*;
-use crate::fixture::{self, facts, table};
+use crate::tests::fixture::{self, facts, table};
 use netstate::diff::diff;
 use netstate::object::Op;
 use proptest::prelude::*;

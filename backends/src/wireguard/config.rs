@@ -3,7 +3,7 @@
 use crate::config_keys::{ConfigKeys, one_of};
 use crate::error::invalid_config;
 use netstate::names::LinkName;
-use netstate::wireguard::Secret;
+use netstate::object::wireguard_peer::Secret;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;

@@ -1,6 +1,6 @@
 //! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
-use netstate::wireguard::Secret;
+use netstate::object::wireguard_peer::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};

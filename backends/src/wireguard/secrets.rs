@@ -6,7 +6,7 @@ use super::keys::{self, Content};
 use crate::backend::{KeyRequest, KeyRequests, Setup};
 use arc_swap::ArcSwap;
 use netlink::run_blocking;
-use netstate::wireguard::{PublicKey, Secret};
+use netstate::object::wireguard_peer::{PublicKey, Secret};
 use nix::sys::prctl;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -11,11 +11,11 @@ use netstate::kernel::{
     ExistingState, Facts, Kernel, KernelError, OpError, Sessions, WireguardKernel,
 };
 use netstate::names::LinkName;
+use netstate::object::wireguard_peer::{PublicKey, Session};
 use netstate::object::{KernelState, Key, Op, Value};
+use netstate::report::survey::Survey;
 use netstate::scope::Scope;
-use netstate::survey::Survey;
 use netstate::underlay::Underlay;
-use netstate::wireguard::{PublicKey, Session};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -411,8 +411,8 @@ impl<K: WireguardKernel> Kernel for SessionKernel<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstate::fake::FakeKernel;
-    use netstate::wireguard::WireguardPeer;
+    use netstate::object::wireguard_peer::WireguardPeer;
+    use netstate::tests::fake::FakeKernel;
 
     const PEER: PublicKey = PublicKey([7; 32]);
 

@@ -1,10 +1,11 @@
 //! Properties of wireguard's plan, its announcement, and the leases that it accepts.
 
 use super::*;
-use crate::fixture::{self, facts, table, underlay};
+use crate::tests::fixture::{self, facts, table, underlay};
 use netstate::diff::diff;
 use netstate::object::Op;
-use netstate::wireguard::Secret;
+use netstate::object::wireguard_peer::Secret;
+use netstate::report::survey::Origin;
 use proptest::prelude::*;
 use reconcile::desired::Desired;
 use subnet_lease::{NetworkConfig, NodeId};
@@ -64,9 +65,15 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
 
 /// One line per object, without secrets.
 fn lines(state: &KernelState) -> Vec<String> {
-    let words =
-        netstate::text::Words { protocol: &|number| number.to_string(), interface: &|_| None };
-    state.0.iter().map(|(key, value)| words.object(key, value)).collect()
+    let words = netstate::report::text::Words {
+        protocol: &|number| number.to_string(),
+        interface: &|_| None,
+    };
+    state
+        .0
+        .iter()
+        .map(|(key, value)| netstate::kinds::describe(key, value, Origin::Set, &words))
+        .collect()
 }
 
 #[test]

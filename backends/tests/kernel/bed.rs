@@ -2,8 +2,8 @@
 
 use backends::status::NetworkHandle;
 use backends::{Announced, Inputs, Setup, Status, Underlay};
-use netstate::inspect::{Inspection, inspect};
-use netstate::protocols::Protocols;
+use netstate::report::inspect::{Inspection, inspect};
+use netstate::report::protocols::Protocols;
 use nix::sched::{CloneFlags, setns};
 use reconcile::questions::KernelAudit;
 use serde_json::Value;

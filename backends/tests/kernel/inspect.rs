@@ -2,8 +2,8 @@
 
 use crate::bed::*;
 use netlink::Client;
-use netstate::inspect::Inspection;
-use netstate::netlink::host::read_links;
+use netstate::host::read::read_links;
+use netstate::report::inspect::Inspection;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -227,7 +227,7 @@ fn holders_of_addresses_answer_on_their_link() {
         for (there, absent) in [("192.168.56.7", "192.168.56.8"), ("fd00:56::7", "fd00:56::8")] {
             let asked = [there, absent].map(|ip| ip.parse::<IpAddr>().unwrap());
             let ask = |own: &[_]| {
-                netstate::arp::holders(
+                netstate::host::arp::holders(
                     of("eth0").index,
                     asker,
                     own,

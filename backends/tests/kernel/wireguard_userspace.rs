@@ -3,7 +3,7 @@
 
 use crate::bed::*;
 use backends::Setup;
-use netstate::wireguard::{PublicKey, Secret};
+use netstate::object::wireguard_peer::{PublicKey, Secret};
 use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};

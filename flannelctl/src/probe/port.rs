@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use netlink::Client;
-use netstate::netlink::lookup::{Fate, Hop, look_up_fate};
+use netstate::host::lookup::{Fate, Hop, look_up_fate};
 use node_api::probe::{Next, Outcome, PROBE, Probe, Step, StepName, Target};
 use run_dir::subnet_env;
 use socket2::{Domain, Protocol, Socket, Type};

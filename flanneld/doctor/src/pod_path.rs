@@ -40,7 +40,7 @@ pub(crate) fn detached<'a>(interfaces: &'a [Interface], network: &Network) -> Ve
             && interface.name.starts_with("veth")
             && network.mtu == Some(interface.mtu)
             && interface.nets().all(|net| netstate::host::is_link_local(net.addr()))
-            && !netstate::probe_port::is_port(&interface.name)
+            && !netstate::host::port::is_port(&interface.name)
     };
     interfaces.iter().filter(is_detached).collect()
 }

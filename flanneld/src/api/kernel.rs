@@ -1,8 +1,8 @@
 //! `GET /api/v1/routes`: compares the kernel with the desired state at each request.
 
 use jiff::Timestamp;
-use netstate::inspect::{Inspection, inspect};
-use netstate::protocols::Protocols;
+use netstate::report::inspect::{Inspection, inspect};
+use netstate::report::protocols::Protocols;
 use node_api::Rules;
 use node_api::routes::{Routes, SCHEMA};
 use reconcile::questions::KernelAudit;

@@ -89,7 +89,7 @@ fn has_program(name: &str) -> bool {
 mod tests {
     use super::*;
     use netstate::names::LinkName;
-    use netstate::wireguard::PublicKey;
+    use netstate::object::wireguard_peer::PublicKey;
     use std::time::Duration;
     use subnet_lease::{LeaseAttrs, RawJson, Term};
 

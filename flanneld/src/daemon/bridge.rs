@@ -1,7 +1,7 @@
 //! Changes the pods' bridge after this node gets a new subnet.
 
 use ipnet::IpNet;
-use netstate::bridge::{StaleGateway, stale_gateways};
+use netstate::host::bridge::{StaleGateway, stale_gateways};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{Key, Op, Value};

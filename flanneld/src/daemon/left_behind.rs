@@ -1,6 +1,7 @@
 //! The devices of backends that this node used before. A route through such a device may be more specific than the
 //! new backend's routes. It then loses packets or carries them unencrypted.
 
+use backends::profiles;
 use ipnet::IpNet;
 use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
@@ -19,7 +20,7 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         return Vec::new();
     }
     let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel.devices_in(&ours),
+        Ok(mut kernel) => kernel.devices_in(&ours, &profiles()),
         Err(error) => Err(error),
     };
     let mut devices = found.unwrap_or_else(|error| {

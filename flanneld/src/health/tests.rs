@@ -5,7 +5,7 @@ use crate::api::health::Server;
 use backends::status::{EngineStatus, Status, Traffic};
 use backends::wireguard::sessions::{Silent, TunnelPeers};
 use netstate::names::LinkName;
-use netstate::wireguard::PublicKey;
+use netstate::object::wireguard_peer::PublicKey;
 use reconcile::progress::Snapshot;
 use std::collections::BTreeSet;
 use subnet_lease::admission::{AdmissionError, UnusedLeaseError};
@@ -435,7 +435,7 @@ proptest::proptest! {
             fall_silent(health, &text);
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
-            let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine] };
+            let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine], ..Status::default() };
             health.serves(RunningNetwork { observer: Arc::new(status), ..RunningNetwork::idle() });
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = served.get(path).await;

@@ -1,8 +1,8 @@
 //! Ethernet frames of pod probes.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use netstate::host::port::MAC;
 use netstate::names::Mac;
-use netstate::netlink::port::MAC;
 use std::net::IpAddr;
 
 /// Initial IPv4 TTL or IPv6 hop limit of pod probes.

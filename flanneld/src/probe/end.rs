@@ -4,7 +4,7 @@
 use super::seen::{Judged, Seen, named};
 use super::target::title;
 use doctor::encapsulation::capture;
-use netstate::netlink::lookup::Fate;
+use netstate::host::lookup::Fate;
 use node_api::probe::{Next, Outcome, Step, StepName};
 use std::net::IpAddr;
 use types::Encapsulation;

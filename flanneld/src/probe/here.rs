@@ -4,8 +4,8 @@ use super::end::End;
 use super::seen::Local;
 use super::steps::answer;
 use super::words::{questions, route as shown};
-use netstate::netlink::lookup::{Fate, Hop, Neighbour};
-use netstate::route::RouteKind;
+use netstate::host::lookup::{Fate, Hop, Neighbour};
+use netstate::object::route::RouteKind;
 use node_api::probe::{Next, Outcome, QuestionKind, Step, StepName};
 use probing::view::Tally;
 

@@ -3,12 +3,12 @@
 use doctor::finding::Unknown;
 use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
+use netstate::host::lookup::{Fate, Neighbour, PeerStatus};
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
-use netstate::netlink::lookup::{Fate, Neighbour, PeerStatus};
+use netstate::object::route::{RouteKind, RouteSpec};
+use netstate::object::wireguard_peer::PublicKey;
 use netstate::object::{Key, Value};
-use netstate::route::{RouteKind, RouteSpec};
-use netstate::wireguard::PublicKey;
 use probing::target::Target;
 use probing::verdict::{self, Evidence, judge_rounds};
 use probing::view::Tally;

@@ -3,7 +3,7 @@
 use super::seen::{Judged, Rules, Seen, named};
 use super::target::title;
 use super::words::{by_rule, count, place, questions, route as shown, rtt, spec};
-use netstate::netlink::lookup::{Fate, Neighbour};
+use netstate::host::lookup::{Fate, Neighbour};
 use node_api::probe::{Outcome, QuestionKind, Step, StepName};
 use probing::view::Tally;
 use std::time::Duration;

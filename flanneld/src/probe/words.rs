@@ -1,9 +1,9 @@
 //! Parts of texts that several steps of a trace share.
 
+use netstate::host::lookup::{Fate, Hop};
 use netstate::kernel::KernelError;
-use netstate::netlink::lookup::{Fate, Hop};
-use netstate::protocols::Protocols;
-use netstate::route::{RouteKind, RouteSpec};
+use netstate::object::route::{RouteKind, RouteSpec};
+use netstate::report::protocols::Protocols;
 use node_api::probe::{QuestionKind, Questions};
 use probing::view::Tally;
 use std::net::IpAddr;

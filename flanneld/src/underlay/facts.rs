@@ -1,5 +1,6 @@
 //! Facts about this host's interfaces, addresses and routes.
 
+use backends::profiles;
 use ipnet::IpNet;
 use netstate::host::{
     Interface, LinkClass, Route, RouteAnswer, RouteError, has_card, is_link_local, is_single,
@@ -66,7 +67,7 @@ impl HostFacts {
 
     /// True if an interface belongs to flannel or its pods, and is therefore never the underlay.
     pub fn serves_pods(&self, interface: &Interface) -> bool {
-        serves_pods(interface, &self.interfaces, |net| {
+        serves_pods(interface, &self.interfaces, &profiles(), |net| {
             let mut subnets = self.leased.own.iter().chain(&self.leased.all);
             subnets.any(|subnet| subnet.contains(&net))
         })

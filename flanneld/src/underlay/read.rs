@@ -12,7 +12,7 @@ use super::select::select;
 use backends::Underlay;
 use netlink::uapi::NETLINK_ROUTE;
 use netlink::{Client, Subscription};
-use netstate::netlink::host::{
+use netstate::host::read::{
     INTERFACE_GROUPS, ROUTE_GROUPS, look_up_routes, may_change_interface, read_answered_neighbours,
     read_interfaces, read_links, read_routes,
 };

@@ -5,7 +5,7 @@ use super::error::may_come;
 use super::follow::Steady;
 use super::*;
 use ipnet::IpNet;
-use netstate::route::RouteKind;
+use netstate::object::route::RouteKind;
 use std::net::IpAddr;
 use std::time::Duration;
 use types::{Dual, Family, Problem};

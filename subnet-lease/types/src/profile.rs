@@ -104,7 +104,8 @@ impl Device {
     }
 
     /// True if the device can have this name.
-    pub(crate) fn is_named(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
         if self.is_numbered { self.vni_in(name).is_some() } else { self.name == name }
     }
 

@@ -1,13 +1,13 @@
 //! Property tests of `diff` with small random kernel states.
 
 use super::*;
-use crate::fake::World;
-use crate::link::tun::TunSpec;
-use crate::link::vxlan::VxlanSpec;
-use crate::link::wireguard::WireguardSpec;
 use crate::names::Mac;
-use crate::route::{RouteKind, RouteSpec};
-use crate::wireguard::{PublicKey, Secret, WireguardPeer};
+use crate::object::link::tun::TunSpec;
+use crate::object::link::vxlan::VxlanSpec;
+use crate::object::link::wireguard::WireguardSpec;
+use crate::object::route::{RouteKind, RouteSpec};
+use crate::object::wireguard_peer::{PublicKey, Secret, WireguardPeer};
+use crate::tests::fake::World;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -220,7 +220,7 @@ fn a_foreign_link_is_refused_and_left_untouched() {
 
 #[test]
 fn fixed_properties_rebuild_and_others_change_in_place() {
-    use crate::fit::Fit;
+    use crate::object::fit::Fit;
     let spec = |vxlan| link(LinkKind::Vxlan(vxlan), Some(mac(1)), 1450);
     type Change = fn(&mut VxlanSpec);
     let cases: [(Change, Fit); 7] = [

@@ -1,13 +1,13 @@
 //! Generic netlink (linux/genetlink.h), which the kernel uses for families such as WireGuard.
 
-use crate::link::wireguard::KIND;
+use crate::object::link::wireguard::KIND;
 use netlink::uapi::*;
 use netlink::wire::{self, Message, inside};
 use netlink::{Client, KernelError};
 use types::{Detail, Problem};
 
 /// A connection for the WireGuard family.
-pub(super) struct Generic {
+pub(crate) struct Generic {
     pub client: Client,
     /// The number of the WireGuard family, which the kernel assigns.
     pub family: u16,

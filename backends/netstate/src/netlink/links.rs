@@ -1,13 +1,12 @@
 //! Creates, changes and deletes links. Each kind of link has its own file.
 
-use super::decode::SeenLink;
-use super::write::not_looked_up;
-use super::{NetlinkKernel, ethtool, ipip, port, vxlan};
-use crate::error::{FailureKind, OpError, vanished_interface};
-use crate::link::{LinkKind, LinkSpec};
+use super::NetlinkKernel;
+use super::apply::not_looked_up;
+use crate::host::{ethtool, port};
+use crate::kernel::{FailureKind, OpError, vanished_interface};
 use crate::names::LinkName;
+use crate::object::link::{LinkKind, LinkSpec, SeenLink};
 use crate::object::{Op, Value};
-use crate::probe_port::bridge_of;
 use netlink::header::{flag_header, link_header};
 use netlink::uapi::*;
 use netlink::{Message, RequestError};
@@ -46,7 +45,7 @@ impl NetlinkKernel {
             }
             Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op),
             Op::Delete(..) => {
-                if let Some(bridge) = bridge_of(name.as_str()) {
+                if let Some(bridge) = port::bridge_of(name.as_str()) {
                     // Otherwise a pod that gets one of the addresses would not be reachable.
                     let _ = port::forget_all(&mut self.client, bridge);
                 }
@@ -120,7 +119,7 @@ impl NetlinkKernel {
         };
         let header = link_header(found.index);
         let message = || Message::new(RTM_NEWLINK, 0, &header);
-        if let Some(message) = change_of_kind(message(), &spec.kind, &found.spec.kind) {
+        if let Some(message) = spec.kind.change(message(), &found.spec.kind) {
             self.apply_one(op, message)?;
         }
         if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac) {
@@ -183,25 +182,5 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     if let Some(mac) = spec.mac {
         message = message.attr(IFLA_ADDRESS, &mac.0);
     }
-    match &spec.kind {
-        LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
-        LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
-        LinkKind::Wireguard(_) => {
-            Some(message.nest(IFLA_LINKINFO, |info| {
-                info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND)
-            }))
-        }
-        LinkKind::Tun(_) | LinkKind::Other(_) => None,
-    }
-}
-
-/// `None` if all properties are in sync.
-fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
-    match (want, have) {
-        (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
-        (LinkKind::Ipip(want), LinkKind::Ipip(have)) => {
-            (want != have).then(|| ipip::attributes(message, want))
-        }
-        _ => None,
-    }
+    spec.kind.creation(message)
 }

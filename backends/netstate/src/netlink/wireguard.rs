@@ -1,25 +1,21 @@
-//! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs
-//! (linux/wireguard.h).
-//!
-//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's
-//! packets during the replacement. When flanneld sets an allowed IP that another peer has, the
-//! kernel moves it atomically.
+//! WireGuard over generic netlink (linux/genetlink.h, linux/wireguard.h): keys and ports of
+//! interfaces, and lists of their peers.
 
 use super::NetlinkKernel;
-use super::errno::op_result;
+use super::apply::op_result;
 use super::generic::Generic;
-use crate::error::{FailureKind, OpError};
 use crate::kernel::ExistingState;
-use crate::link::wireguard::WireguardSpec;
+use crate::kernel::{FailureKind, OpError};
 use crate::names::LinkName;
+use crate::object::link::wireguard::WireguardSpec;
+use crate::object::wireguard_peer::{self, Inside, KEY, PublicKey, Secret, SeenPeer};
 use crate::object::{Key, Op, Value};
 use crate::scope::Scope;
-use crate::wireguard::{KEY, PublicKey, Secret, Session, WireguardPeer};
 use ipnet::IpNet;
 use netlink::uapi::*;
-use netlink::wire::{self, inside};
+use netlink::wire;
 use netlink::{KernelError, Message, Query, Received, RequestError};
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::Detail;
 
@@ -31,42 +27,7 @@ const OPERATIONS: usize = 200;
 struct Device {
     key: Option<Secret>,
     port: u16,
-    peers: Vec<Seen>,
-}
-
-/// As the kernel reports it.
-struct Seen {
-    key: PublicKey,
-    peer: WireguardPeer,
-    session: Session,
-    allowed: Vec<IpNet>,
-}
-
-impl Seen {
-    /// Flannel's former networks count too.
-    fn inside(&self, scope: &Scope) -> Inside {
-        let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
-        match (ours, self.allowed.len()) {
-            (ours, all) if ours == all => Inside::All,
-            (0, _) => Inside::Nothing,
-            _ => Inside::Some,
-        }
-    }
-}
-
-/// How many of a peer's allowed IPs are inside flannel's networks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Inside {
-    /// The peer is flannel's. So is one without allowed IPs, which is a leftover.
-    All,
-    /// An operator added the peer, or added allowed IPs to flannel's.
-    Some,
-    /// The peer is an operator's.
-    Nothing,
-}
-
-fn is_inside(scope: &Scope, net: &IpNet) -> bool {
-    scope.covers(net) || scope.covered(net)
+    peers: Vec<SeenPeer>,
 }
 
 impl Generic {
@@ -112,7 +73,7 @@ pub struct PeerStatus {
 }
 
 /// The peer whose allowed IPs contain exactly the network `net`.
-pub(super) fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
+pub(crate) fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open()?.device(index)?;
     let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
     Ok(seen.map(|seen| PeerStatus {
@@ -132,7 +93,7 @@ impl NetlinkKernel {
     }
 
     /// Adds flannel's peers on the interface to `found`.
-    pub(super) fn wireguard(
+    pub(crate) fn wireguard(
         &mut self,
         scope: &Scope,
         name: LinkName,
@@ -156,7 +117,8 @@ impl NetlinkKernel {
                 }
                 Inside::Nothing => continue,
             }
-            for net in seen.allowed.into_iter().filter(|net| is_inside(scope, net)) {
+            for net in seen.allowed.into_iter().filter(|net| wireguard_peer::is_inside(scope, net))
+            {
                 ours.push((Key::AllowedIp(name, net), Value::AllowedIp(seen.key)));
             }
             sessions.push(((name, seen.key), seen.session));
@@ -207,7 +169,7 @@ impl NetlinkKernel {
                 peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
             let messages = of_it.chunks(OPERATIONS).map(|part| {
                 generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
-                    part.iter().fold(list, |list, key| greeting(list, key))
+                    part.iter().fold(list, |list, key| wireguard_peer::greet(list, key))
                 })
             });
             let messages = messages.collect();
@@ -226,7 +188,7 @@ impl NetlinkKernel {
         let message = |generic: &Generic, ops: &[&Op]| {
             generic
                 .setting(index)
-                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
+                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| encode(op, list)))
         };
         let mut errors = Vec::new();
         for part in ops.chunks(OPERATIONS) {
@@ -253,108 +215,6 @@ fn not_configured(op: &Op, error: KernelError) -> OpError {
     OpError::new(op, kind, error.why)
 }
 
-/// Enables and disables the peer's keepalive, so that the kernel sends it a packet at once.
-fn greeting(list: Message, key: &PublicKey) -> Message {
-    [1u16, 0].iter().fold(list, |list, interval| {
-        list.nest(0, |message| {
-            let named = message
-                .attr(WGPEER_A_PUBLIC_KEY, &key.0)
-                .number(WGPEER_A_FLAGS, WGPEER_F_UPDATE_ONLY);
-            named.attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &interval.to_ne_bytes())
-        })
-    })
-}
-
-/// True for the operations that [`NetlinkKernel::apply_wireguard`] applies.
-pub(super) fn concerns(op: &Op) -> bool {
-    matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
-}
-
-fn peers_of(op: &Op, list: Message) -> Message {
-    let named = |message: Message, key: &PublicKey, flags: u32| {
-        message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, flags)
-    };
-    match op {
-        Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer))
-        | Op::Replace(Key::WireguardPeer(_, key), Value::WireguardPeer(peer)) => {
-            list.nest(0, |message| {
-                let none = [0; KEY];
-                let mut message = named(message, key, 0)
-                    .attr(
-                        WGPEER_A_PRESHARED_KEY,
-                        peer.preshared.as_ref().map_or(&none, |preshared| preshared.bytes()),
-                    )
-                    .attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &peer.keepalive.to_ne_bytes());
-                if let Some(endpoint) = peer.endpoint {
-                    message = message.attr(WGPEER_A_ENDPOINT, &sockaddr(endpoint));
-                }
-                message
-            })
-        }
-        Op::Delete(Key::WireguardPeer(_, key), _) => {
-            list.nest(0, |message| named(message, key, WGPEER_F_REMOVE_ME))
-        }
-        Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key))
-        | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
-            list.nest(0, |message| allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net))
-        }
-        Op::Delete(Key::AllowedIp(_, net), _) => {
-            // Before Linux 6.16, a single allowed IP can only be removed by moving it to another peer. That peer is deleted at once.
-            let other = PublicKey(rand::random());
-            list.nest(0, |message| allowing(named(message, &other, 0), net))
-                .nest(0, |message| named(message, &other, WGPEER_F_REMOVE_ME))
-        }
-        _ => list,
-    }
-}
-
-fn allowing(message: Message, net: &IpNet) -> Message {
-    let family = u16::from(if net.addr().is_ipv4() { AF_INET } else { AF_INET6 });
-    message.nest(WGPEER_A_ALLOWEDIPS, |list| {
-        list.nest(0, |entry| {
-            entry
-                .attr(WGALLOWEDIP_A_FAMILY, &family.to_ne_bytes())
-                .ip(WGALLOWEDIP_A_IPADDR, net.network())
-                .attr(WGALLOWEDIP_A_CIDR_MASK, &[net.prefix_len()])
-        })
-    })
-}
-
-/// struct sockaddr_in or sockaddr_in6.
-fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
-    let port = endpoint.port().to_be_bytes();
-    match endpoint {
-        SocketAddr::V4(v4) => {
-            [&u16::from(AF_INET).to_ne_bytes()[..], &port, &v4.ip().octets(), &[0; 8]].concat()
-        }
-        SocketAddr::V6(v6) => [
-            &u16::from(AF_INET6).to_ne_bytes()[..],
-            &port,
-            &[0; 4],
-            &v6.ip().octets(),
-            &v6.scope_id().to_ne_bytes(),
-        ]
-        .concat(),
-    }
-}
-
-fn endpoint(value: &[u8]) -> Option<SocketAddr> {
-    let port = u16::from_be_bytes(value.get(2..4)?.try_into().ok()?);
-    match u8::try_from(wire::u16_at(value, 0)?).ok()? {
-        AF_INET => match wire::ip(value.get(4..8)?)? {
-            IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, port).into()),
-            IpAddr::V6(_) => None,
-        },
-        AF_INET6 => match wire::ip(value.get(8..24)?)? {
-            IpAddr::V6(ip) => {
-                Some(SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into())
-            }
-            IpAddr::V4(_) => None,
-        },
-        _ => None,
-    }
-}
-
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
@@ -363,7 +223,9 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
             }
             WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
             WGDEVICE_A_PEERS => {
-                for seen in wire::attrs(value, 0).filter_map(|(_, value)| peer(value, now)) {
+                for seen in
+                    wire::attrs(value, 0).filter_map(|(_, value)| SeenPeer::decode(value, now))
+                {
                     match device.peers.last_mut() {
                         // The list of a peer's allowed IPs is continued in the next message.
                         Some(last) if last.key == seen.key => last.allowed.extend(seen.allowed),
@@ -376,60 +238,31 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     }
 }
 
-fn peer(value: &[u8], now: Duration) -> Option<Seen> {
-    let key = PublicKey(inside(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
-    let mut seen = Seen {
-        key,
-        peer: WireguardPeer { endpoint: None, preshared: None, keepalive: 0 },
-        session: Session::default(),
-        allowed: Vec::new(),
-    };
-    for (kind, value) in wire::attrs(value, 0) {
-        match kind {
-            WGPEER_A_PRESHARED_KEY => {
-                seen.peer.preshared =
-                    value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
-            }
-            WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
-            WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => {
-                seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0);
-            }
-            WGPEER_A_LAST_HANDSHAKE_TIME => {
-                // struct __kernel_timespec. Zero means never.
-                let seconds = wire::u64_at(value, 0).filter(|seconds| *seconds != 0);
-                let nanoseconds = wire::u64_at(value, 8).unwrap_or(0);
-                seen.session.handshake_at = seconds.map(|seconds| {
-                    Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds)
-                });
-                seen.session.handshake =
-                    seconds.map(|seconds| now.saturating_sub(Duration::from_secs(seconds)));
-            }
-            WGPEER_A_RX_BYTES => seen.session.received = wire::u64_at(value, 0).unwrap_or(0),
-            WGPEER_A_TX_BYTES => seen.session.sent = wire::u64_at(value, 0).unwrap_or(0),
-            WGPEER_A_ALLOWEDIPS => seen
-                .allowed
-                .extend(wire::attrs(value, 0).filter_map(|(_, value)| allowed_ip(value))),
-            _ => {}
+fn encode(op: &Op, list: Message) -> Message {
+    match (op.key(), op.value(), op.is_deletion()) {
+        (Key::WireguardPeer(_, key), _, true) => wireguard_peer::remove_peer(list, key),
+        (Key::WireguardPeer(_, key), Value::WireguardPeer(peer), false) => {
+            wireguard_peer::set_peer(list, key, peer)
         }
+        (Key::AllowedIp(_, net), _, true) => wireguard_peer::remove_allowed_ip(list, net),
+        (Key::AllowedIp(_, net), Value::AllowedIp(peer), false) => {
+            wireguard_peer::set_allowed_ip(list, net, peer)
+        }
+        _ => list,
     }
-    Some(seen)
-}
-
-fn allowed_ip(value: &[u8]) -> Option<IpNet> {
-    let ip = wire::ip(inside(value, WGALLOWEDIP_A_IPADDR)?)?;
-    IpNet::new(ip, wire::u8_at(inside(value, WGALLOWEDIP_A_CIDR_MASK)?, 0)?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::wireguard_peer::{Session, WireguardPeer};
     use proptest::prelude::*;
 
     /// Encodes operations as a message and decodes it as if the kernel had sent it.
     fn device_of(ops: &[&Op]) -> Device {
         let message = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
-            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)));
+            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| encode(op, list)));
         let mut devices = message.read_back(|message| {
             let mut device = Device::default();
             decode(&mut device, message, Duration::from_secs(1));
@@ -475,15 +308,14 @@ mod tests {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
         let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
         let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
-        let message =
-            peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]));
+        let message = encode(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]));
         let peer = message.read_back(|message| {
             wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
         });
         let peer = peer.concat();
         // Without these attributes, the kernel would keep its values.
-        assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
-        assert_eq!(inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
+        assert_eq!(wire::inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
+        assert_eq!(wire::inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
     }
 
     #[test]
@@ -507,7 +339,7 @@ mod tests {
             let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
             let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
             let seen =
-                Seen { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
+                SeenPeer { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
             assert_eq!(seen.inside(&scope), inside, "{:?}", seen.allowed);
         }
     }
@@ -517,7 +349,7 @@ mod tests {
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let message = Received { kind: 30, flags: 0, sequence: 1, body: &bytes };
             decode(&mut Device::default(), &message, Duration::ZERO);
-            let _ = (peer(&bytes, Duration::ZERO), endpoint(&bytes), allowed_ip(&bytes));
+            let _ = SeenPeer::decode(&bytes, Duration::ZERO);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Tests of a plan that encrypts packets. The plan's first pass removes all narrower routes that bypass the encrypting device.
 
 use super::*;
-use netstate::link::LinkSpec;
-use netstate::link::wireguard::WireguardSpec;
-use netstate::wireguard::{PublicKey, Secret, WireguardPeer};
+use netstate::object::link::LinkSpec;
+use netstate::object::link::wireguard::WireguardSpec;
+use netstate::object::wireguard_peer::{PublicKey, Secret, WireguardPeer};
 use std::net::IpAddr;
 
 /// One route into a WireGuard device and a peer for each lease of the WireGuard backend.
@@ -74,7 +74,7 @@ impl Plan for Encrypting {
         state.set(Key::Link(device()), Value::Link(Box::new(link)));
         for network in self.0.scope.networks.nets() {
             state.set(
-                Key::Route(network, netstate::route::metric(&network)),
+                Key::Route(network, netstate::object::route::metric(&network)),
                 Value::Route(route(None, device(), 241)),
             );
             let (key, value) = blackhole::of_network(&network, 241);
@@ -107,7 +107,7 @@ fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let via = if to.addr().is_ipv4() { "192.168.56.57" } else { "fd00:56::57" };
     let via = via.parse().unwrap();
     (
-        Key::Route(to, netstate::route::metric(&to)),
+        Key::Route(to, netstate::object::route::metric(&to)),
         route(Some(via), LinkName::parse("eth0").unwrap(), protocol),
     )
 }
@@ -148,7 +148,7 @@ fn deletion_of_many_peers_waits_a_minute() {
 fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     paused(async {
         let kernel = FakeKernel::default();
-        let (key, left) = in_the_clear("10.244.77.0/24", netstate::route::BOOT);
+        let (key, left) = in_the_clear("10.244.77.0/24", netstate::object::route::BOOT);
         kernel.world().leftovers.insert(key, left);
         start(&kernel, table([(2, 2), (3, 3)])).await.end().await;
         assert!(kernel.world().leftovers.contains_key(&key));
@@ -190,7 +190,7 @@ proptest! {
                 kernel.world().state.set(key, Value::Route(route));
             }
             for (to, (underlay, gateway, kind)) in boot.iter().filter(|(to, _)| plan.scope().covers(to) && !ours.contains(*to)) {
-                let (key, mut route) = in_the_clear(&to.to_string(), netstate::route::BOOT);
+                let (key, mut route) = in_the_clear(&to.to_string(), netstate::object::route::BOOT);
                 route.via = route.via.filter(|_| *gateway);
                 route.kind = if *kind == 0 { RouteKind::Blackhole } else { route.kind };
                 route.dev = if *underlay { route.dev } else { LinkName::parse("eth1").unwrap() };

@@ -8,8 +8,9 @@ use crate::facts::host::Interface;
 use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
+use netstate::cleanup;
 use std::collections::BTreeSet;
-use types::{Family, Profile};
+use types::Family;
 
 pub const CHECKS: &[Check] = &[
     Check::new(
@@ -47,14 +48,8 @@ pub const CHECKS: &[Check] = &[
     ),
 ];
 
-/// True if its name and its kind match a device of a backend.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
-    let is_of = |backend: &&Profile| {
-        backend
-            .device(&interface.name)
-            .is_some_and(|device| device.kinds.contains(&interface.kind.as_str()))
-    };
-    facts.backends.iter().any(is_of)
+    cleanup::is_flannels(&facts.backends, &interface.name, &interface.kind)
 }
 
 /// `None` unless flanneld has stopped.

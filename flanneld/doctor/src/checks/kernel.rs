@@ -10,7 +10,7 @@ use crate::finding::{Finding, SEVERAL, Severity, capped};
 use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
-use netstate::protocols::Protocols;
+use netstate::report::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 

@@ -97,7 +97,7 @@ fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> V
     let foreign = interfaces(facts).iter().filter(|interface| {
         !interface.loopback
             && interface.name != "cni0"
-            && !serves_pods(interface, interfaces(facts), own)
+            && !serves_pods(interface, interfaces(facts), &facts.backends, own)
     });
     let nets = foreign.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
     nets.filter_map(|(interface, net)| link_inside(facts, network, leased, &interface.name, net))

@@ -15,7 +15,7 @@ use crate::shell::word;
 use ipnet::IpNet;
 use netstate::host::LinkClass;
 use netstate::names::Mac;
-use netstate::route::RouteKind;
+use netstate::object::route::RouteKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;

@@ -8,7 +8,7 @@ use crate::facts::host::{
 };
 use crate::pod_path;
 use netlink::{Client, KernelError};
-use netstate::netlink::host::{
+use netstate::host::read::{
     look_up_forwarded_routes, look_up_routes, read_interfaces, read_neighbours, read_policy_rules,
     read_routes,
 };

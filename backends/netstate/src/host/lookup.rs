@@ -1,0 +1,199 @@
+//! Looks up the path of one packet in the kernel, without a cache: the route, and the state of the next hop.
+
+use crate::names::{LinkName, Mac};
+use crate::netlink::wireguard;
+pub use crate::netlink::wireguard::PeerStatus;
+use crate::object::route::RouteKind;
+use ipnet::IpNet;
+use netlink::link::{link_of_index, link_of_name, look_up_links};
+use netlink::neighbor::{Neighbor, fdb_of_link, neighbors_of_link};
+use netlink::route::{Route, route_to, routes_of_table};
+use netlink::uapi::*;
+use netlink::{Client, KernelError, family_number};
+use std::net::IpAddr;
+use types::Problem;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The destination of the route.
+    pub net: IpNet,
+    /// `None` if the destination is on-link.
+    pub via: Option<IpAddr>,
+    /// Empty if the route has no interface.
+    pub dev: LinkName,
+    pub index: u32,
+    /// What the kernel selects for this host's packets on the route.
+    pub source: Option<IpAddr>,
+    pub kind: RouteKind,
+    /// The program that added the route.
+    pub protocol: u8,
+    pub metric: u32,
+    pub table: u32,
+}
+
+/// What happens to a packet of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Sent(Hop),
+    /// A route drops the packet; `None` if the lookup did not find it.
+    Dropped(Option<Hop>),
+    /// ENETUNREACH: no route matches the destination.
+    NoRoute,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    Known(Mac),
+    /// No host has answered, so the kernel does not know the MAC.
+    Silent,
+    /// The address has no entry.
+    Absent,
+}
+
+/// The route of this host's packets to an address, like `ip route get`.
+pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError> {
+    let failed = |why| KernelError::new(format!("look up the route to {to}"), why);
+    // For IPv6 the kernel always returns the table, and refuses requests for it.
+    let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+    let queries = vec![route_to(to, table), route_to(to, table | RTM_F_FIB_MATCH)];
+    // The result for the packet, and the route that matched.
+    let mut found = client.look_up(queries, Route::decode).into_iter();
+    let way = match found.next() {
+        Some(Ok(way)) => way,
+        Some(Err(error)) => match error.errno() {
+            Some(libc::ENETUNREACH) => return Ok(Fate::NoRoute),
+            // The errnos of dropping routes for IPv4. For IPv6 the kernel returns the route itself.
+            Some(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES) => {
+                return Ok(Fate::Dropped(find_dropping_route(client, to)?));
+            }
+            _ => return Err(failed(error.into())),
+        },
+        None => None,
+    };
+    let Some(way) = way else {
+        let why = Problem::new("kernel-answer-unusable", "the kernel returned no route");
+        return Err(failed(why));
+    };
+    // Kernels before 4.13 return only the lookup's result.
+    let matched = found.next().and_then(Result::ok).flatten();
+    let from = matched.as_ref().unwrap_or(&way);
+    let hop = Hop {
+        net: from.net,
+        via: way.via,
+        dev: look_up_name(client, way.index)?,
+        index: way.index,
+        source: way.source,
+        kind: RouteKind::of_number(way.kind),
+        protocol: from.protocol,
+        metric: from.metric,
+        table: from.table,
+    };
+    Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
+}
+
+/// The most specific route that drops packets to an address.
+fn find_dropping_route(client: &mut Client, to: IpAddr) -> Result<Option<Hop>, KernelError> {
+    let all = client.dump(&routes_of_table(family_number(to.into()), 0), |message| {
+        Route::decode(message)
+            .filter(|route| route.net.contains(&to) && drops(RouteKind::of_number(route.kind)))
+    });
+    let best = all?
+        .into_iter()
+        .max_by_key(|route| (route.net.prefix_len(), std::cmp::Reverse(route.metric)));
+    Ok(best.map(|route| Hop {
+        net: route.net,
+        via: route.via,
+        dev: LinkName::default(),
+        index: route.index,
+        source: route.source,
+        kind: RouteKind::of_number(route.kind),
+        protocol: route.protocol,
+        metric: route.metric,
+        table: route.table,
+    }))
+}
+
+pub fn look_up_neighbour(
+    client: &mut Client,
+    dev: LinkName,
+    ip: IpAddr,
+) -> Result<Neighbour, KernelError> {
+    let Some(index) = look_up_index(client, dev)? else {
+        return Ok(Neighbour::Absent);
+    };
+    let found = client.dump(&neighbors_of_link(index, family_number(ip.into())), |message| {
+        let seen = Neighbor::decode(message)
+            .filter(|seen| seen.index == index && seen.destination == Some(ip))?;
+        Some(match seen.mac.filter(|_| !seen.is_unanswered()) {
+            Some(mac) => Neighbour::Known(Mac(mac)),
+            None => Neighbour::Silent,
+        })
+    });
+    Ok(found?.pop().unwrap_or(Neighbour::Absent))
+}
+
+/// The underlay address to which a vxlan interface sends frames for a MAC.
+pub fn look_up_fdb(
+    client: &mut Client,
+    dev: LinkName,
+    mac: Mac,
+) -> Result<Option<IpAddr>, KernelError> {
+    let Some(index) = look_up_index(client, dev)? else {
+        return Ok(None);
+    };
+    let found = client.dump(&fdb_of_link(index), |message| {
+        let seen = Neighbor::decode(message).filter(|seen| {
+            seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac.0)
+        });
+        seen?.destination
+    });
+    Ok(found?.into_iter().next())
+}
+
+/// The peer whose allowed IPs contain exactly the network `net`. Fails if the kernel has no
+/// WireGuard.
+pub fn look_up_wireguard_peer(
+    client: &mut Client,
+    dev: LinkName,
+    net: IpNet,
+) -> Result<Option<PeerStatus>, KernelError> {
+    match look_up_index(client, dev)? {
+        Some(index) => wireguard::peer_status(index, net),
+        None => Ok(None),
+    }
+}
+
+fn look_up_index(client: &mut Client, name: LinkName) -> Result<Option<u32>, KernelError> {
+    let request = link_of_name(name.as_str());
+    Ok(look_up_links(client, vec![request], |link| Some(link.index))?.pop())
+}
+
+/// Empty if the interface does not exist.
+fn look_up_name(client: &mut Client, index: u32) -> Result<LinkName, KernelError> {
+    if index == 0 {
+        return Ok(LinkName::default());
+    }
+    let request = link_of_index(index);
+    let found = look_up_links(client, vec![request], |link| LinkName::parse(link.name))?.pop();
+    Ok(found.unwrap_or_default())
+}
+
+/// Silently or with an ICMP error to the sender.
+fn drops(kind: RouteKind) -> bool {
+    matches!(kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_look_up_of_a_link_is_no_missing_entry() {
+        let mut client = Client::open().unwrap();
+        let lo = LinkName::parse("lo").unwrap();
+        assert_eq!(look_up_fdb(&mut client, lo, Mac([2; 6])), Ok(None));
+        client.shrink_receive_buffer().unwrap();
+        assert!(look_up_fdb(&mut client, lo, Mac([2; 6])).is_err());
+        assert!(look_up_neighbour(&mut client, lo, [127, 0, 0, 1].into()).is_err());
+    }
+}

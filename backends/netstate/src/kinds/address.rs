@@ -1,0 +1,67 @@
+//! Addresses of links.
+
+use super::kind::Kind;
+use crate::kernel::{ExistingState, FailureKind};
+use crate::netlink::NetlinkKernel;
+use crate::netlink::watched::Watched;
+use crate::object::{Key, Op, Value};
+use crate::scope::Scope;
+use ipnet::IpNet;
+use netlink::address::Address;
+use netlink::header::address_header;
+use netlink::uapi::*;
+use netlink::{KernelError, Message, Received, family_number};
+use std::net::IpAddr;
+use types::Problem;
+
+pub(super) struct Addresses;
+
+impl Kind for Addresses {
+    fn read(
+        &self,
+        kernel: &mut NetlinkKernel,
+        scope: &Scope,
+        found: &mut ExistingState,
+    ) -> Result<(), KernelError> {
+        for (name, index, family) in kernel.links_by_family(scope) {
+            for Address { net, .. } in kernel.addresses_of(index, family)? {
+                // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
+                let former = net.prefix_len() == net.max_prefix_len()
+                    && scope.covered(&IpNet::from(net.addr()));
+                if scope.covers_ip(&net.addr()) || former {
+                    found.ours.set(Key::Address(name, net), Value::Address);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn concerns(&self, message: &Received<'_>, watched: &Watched<'_>) -> bool {
+        Address::decode(message).is_some_and(|address| watched.watches(address.index))
+    }
+
+    fn message(&self, op: &Op, index: u32) -> Option<Message> {
+        let Key::Address(_, net) = op.key() else { return None };
+        let (kind, flags) = op.kind_and_flags(RTM_NEWADDR);
+        let family = family_number(net.addr().into());
+        let mut header = address_header(family, net.prefix_len(), index);
+        // No other host can have this address, and a tentative address cannot be used.
+        if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
+            *place = IFA_F_NODAD;
+        }
+        let message = Message::new(kind, flags, &header);
+        Some(message.ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr()))
+    }
+
+    fn refusal(&self, op: &Op, errno: i32) -> (FailureKind, Problem) {
+        match (op.key(), errno) {
+            (Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
+                let text = format!(
+                    "; IPv6 is disabled on {name}; run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
+                );
+                (FailureKind::Unsupported, Problem::new("ipv6-disabled", text))
+            }
+            _ => (FailureKind::Other, Problem::new("kernel-refused", "")),
+        }
+    }
+}

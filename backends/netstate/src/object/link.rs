@@ -1,0 +1,245 @@
+//! Links: what all interfaces have. Each submodule has what only one kind of interface has.
+
+pub mod ipip;
+pub mod tun;
+pub mod vxlan;
+pub mod wireguard;
+
+use super::fit::Fit;
+use crate::names::{LinkName, Mac};
+use crate::report::text::Words;
+use ipip::IpipSpec;
+use netlink::Message;
+use netlink::link::Link;
+use netlink::uapi::*;
+use std::fmt::Write;
+use tun::TunSpec;
+use vxlan::VxlanSpec;
+use wireguard::WireguardSpec;
+
+/// `None` means "leave unchanged" in a desired interface and "unknown" in an existing one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkSpec {
+    /// Contains the properties that only the kind has.
+    pub kind: LinkKind,
+    /// `None` if the interface has no MAC or flanneld leaves it unchanged.
+    pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Whether the kernel accepts router advertisements on the interface.
+    pub accept_ra: Option<bool>,
+    /// Whether the device computes transmit checksums (ethtool's `tx`).
+    pub checksum_offload: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkKind {
+    Vxlan(VxlanSpec),
+    Ipip(IpipSpec),
+    /// A device of flannel-rs or Go flannel.
+    Tun(TunSpec),
+    Wireguard(WireguardSpec),
+    /// A kind that flannel does not create, as the kernel names it. No desired interface has one.
+    Other(String),
+}
+
+impl LinkKind {
+    /// The kernel's name for the kind (IFLA_INFO_KIND).
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            LinkKind::Vxlan(_) => vxlan::KIND,
+            LinkKind::Ipip(_) => ipip::KIND,
+            LinkKind::Tun(_) => tun::KIND,
+            LinkKind::Wireguard(_) => wireguard::KIND,
+            LinkKind::Other(kind) => kind,
+        }
+    }
+
+    /// The kernel module that provides the kind.
+    #[must_use]
+    pub fn module(&self) -> &str {
+        // The module has the same name as the kind.
+        self.name()
+    }
+
+    /// Packets that enter such a link never leave the host unencrypted.
+    pub(crate) fn encrypts(&self) -> bool {
+        matches!(self, LinkKind::Wireguard(_))
+    }
+
+    /// True for a kind that flannel creates. A link with such a kind and flannel's name belongs to
+    /// flannel, so flanneld may rebuild it as another kind.
+    pub(crate) fn is_flannels(&self) -> bool {
+        !matches!(self, LinkKind::Other(_))
+    }
+
+    /// `self` is desired.
+    fn fit(&self, found: &LinkKind) -> Fit {
+        match (self, found) {
+            (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
+            (LinkKind::Ipip(want), LinkKind::Ipip(have)) => want.fit(have),
+            (LinkKind::Tun(want), LinkKind::Tun(have)) => want.fit(have),
+            (LinkKind::Wireguard(want), LinkKind::Wireguard(have)) => want.fit(have),
+            (LinkKind::Other(want), LinkKind::Other(have)) if want == have => Fit::Same,
+            (want, have) if want.is_flannels() && have.is_flannels() => Fit::Rebuild,
+            _ => Fit::Refused,
+        }
+    }
+
+    fn decode(link: &Link<'_>) -> Self {
+        match link.kind {
+            vxlan::KIND => LinkKind::Vxlan(vxlan::decode(link.data)),
+            ipip::KIND => LinkKind::Ipip(ipip::decode(link.data)),
+            // Key and port are read over generic netlink.
+            wireguard::KIND => LinkKind::Wireguard(WireguardSpec { key: None, port: 0 }),
+            tun::KIND => LinkKind::Tun(TunSpec { held: false }),
+            "" => LinkKind::Other("device".to_owned()),
+            other => LinkKind::Other(other.to_owned()),
+        }
+    }
+
+    /// Completes a request for a new link. `None` for kinds that flanneld does not create with
+    /// netlink.
+    pub(crate) fn creation(&self, message: Message) -> Option<Message> {
+        match self {
+            LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
+            LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
+            LinkKind::Wireguard(_) => {
+                Some(message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, wireguard::KIND)))
+            }
+            LinkKind::Tun(_) | LinkKind::Other(_) => None,
+        }
+    }
+
+    /// Completes a request to change a link. `None` if all properties are in sync.
+    pub(crate) fn change(&self, message: Message, found: &LinkKind) -> Option<Message> {
+        match (self, found) {
+            (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
+            (LinkKind::Ipip(want), LinkKind::Ipip(have)) => {
+                (want != have).then(|| ipip::attributes(message, want))
+            }
+            _ => None,
+        }
+    }
+
+    /// The properties, each after a space.
+    fn text(&self, words: &Words<'_>) -> String {
+        match self {
+            LinkKind::Vxlan(spec) => spec.text(words),
+            LinkKind::Ipip(spec) => spec.text(),
+            LinkKind::Tun(tun) if !tun.held => ", not opened by any flanneld".to_owned(),
+            LinkKind::Wireguard(spec) => spec.text(),
+            LinkKind::Tun(_) | LinkKind::Other(_) => String::new(),
+        }
+    }
+}
+
+impl LinkSpec {
+    /// Administratively up. The other properties stay unchanged.
+    #[must_use]
+    pub fn new(kind: LinkKind, mtu: u32) -> Self {
+        Self { kind, mac: None, mtu, up: true, accept_ra: None, checksum_offload: None }
+    }
+
+    /// `self` is desired.
+    #[must_use]
+    pub fn fit(&self, found: &LinkSpec) -> Fit {
+        let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
+        let kind = self.kind.fit(&found.kind);
+        let change = self.mtu != found.mtu
+            || self.up != found.up
+            || (self.mac.is_some() && self.mac != found.mac)
+            || differs(self.accept_ra, found.accept_ra)
+            || differs(self.checksum_offload, found.checksum_offload);
+        if kind == Fit::Same && change { Fit::Change } else { kind }
+    }
+
+    /// Writes the syntax of `ip -d link`.
+    pub(crate) fn text(&self, name: LinkName, words: &Words<'_>) -> String {
+        let mut out = format!("{name} mtu {} {}", self.mtu, if self.up { "up" } else { "down" });
+        if let Some(mac) = self.mac {
+            let _ = write!(out, " address {mac}");
+        }
+        format!("{out} {}{}", self.kind.name(), self.kind.text(words))
+    }
+
+    /// As a link that exists instead of the desired one. The text omits properties that flanneld
+    /// does not set, and includes differing ones that `ip link` does not show.
+    pub(crate) fn text_instead(
+        &self,
+        name: LinkName,
+        wanted: &LinkSpec,
+        words: &Words<'_>,
+    ) -> String {
+        let shown = LinkSpec { mac: self.mac.filter(|_| wanted.mac.is_some()), ..self.clone() };
+        let mut out = shown.text(name, words);
+        if let (Some(wanted), Some(found)) = (wanted.accept_ra, self.accept_ra)
+            && wanted != found
+        {
+            let _ = write!(out, ", accept_ra {}", u8::from(found));
+        }
+        if let (Some(wanted), Some(found)) = (wanted.checksum_offload, self.checksum_offload)
+            && wanted != found
+        {
+            let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
+        }
+        out
+    }
+}
+
+/// A link of any program.
+pub(crate) struct SeenLink {
+    pub index: u32,
+    pub name: LinkName,
+    pub spec: LinkSpec,
+}
+
+impl SeenLink {
+    pub(crate) fn decode(link: &Link<'_>) -> Option<Self> {
+        let spec = LinkSpec {
+            kind: LinkKind::decode(link),
+            mac: link.mac.map(Mac),
+            mtu: link.mtu,
+            up: link.has(IFF_UP),
+            accept_ra: link.accept_ra(),
+            checksum_offload: None,
+        };
+        Some(Self { index: link.index, name: LinkName::parse(link.name)?, spec })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tun::TunSpec;
+    use super::*;
+    use crate::report::protocols::Protocols;
+
+    #[test]
+    fn link_in_place_of_a_wanted_one_shows_what_differs() {
+        let (protocols, name) = (Protocols::default(), LinkName::parse("flannel0").unwrap());
+        let words = Words { protocol: &|number| protocols.name(number), interface: &|_| None };
+        let wanted = LinkSpec {
+            kind: LinkKind::Tun(TunSpec { held: true }),
+            mac: None,
+            mtu: 1450,
+            up: true,
+            accept_ra: Some(false),
+            checksum_offload: None,
+        };
+        let found = LinkSpec {
+            mac: Some(Mac([2; 6])),
+            mtu: 1400,
+            up: false,
+            accept_ra: Some(true),
+            checksum_offload: Some(false),
+            ..wanted.clone()
+        };
+        assert_eq!(
+            found.text_instead(name, &wanted, &words),
+            "flannel0 mtu 1400 down tun, accept_ra 1"
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! Evaluates a [`Sighting`]: finds the desired objects that exist, and the objects of other programs in flannel's networks and on its devices. Pure.
+
+mod shadow;
+#[cfg(test)]
+mod tests;
+
+use crate::kernel::OpError;
+use crate::kinds::describe;
+use crate::names::LinkName;
+use crate::object::fit::Fit;
+use crate::object::link::LinkKind;
+use crate::object::link::vxlan::VxlanSpec;
+use crate::object::{KernelState, Key, Value};
+use crate::report::protocols::{self, Protocols};
+use crate::report::sighting::Sighting;
+use crate::report::survey::{Origin, Seen};
+use crate::report::text::Words;
+use shadow::Shadows;
+use std::collections::{BTreeMap, BTreeSet};
+use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// The desired objects, compared with the kernel's.
+    pub objects: Vec<Object>,
+    /// Objects of other programs in flannel's networks or on its devices.
+    pub foreign: Vec<Foreign>,
+}
+
+#[must_use]
+pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
+    let names: BTreeMap<u32, LinkName> =
+        sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
+    let protocol = |number| protocols.name(number);
+    let interface = |index| names.get(&index).map(LinkName::to_string);
+    let words = Words { protocol: &protocol, interface: &interface };
+    // Of several objects with the same key, the kernel uses the first.
+    let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
+    for seen in &sighting.survey.objects {
+        first.entry(seen.key).or_insert(seen);
+    }
+    let errors: BTreeMap<Key, &OpError> =
+        sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
+    let judge = Judge { sighting, words: &words, first: &first, errors: &errors };
+    let objects = sighting.want.0.iter().map(|(key, wanted)| judge.object(key, wanted)).collect();
+    let mut foreign: Vec<Foreign> =
+        sighting.have.0.iter().filter_map(|(key, value)| judge.left_over(key, value)).collect();
+    foreign.extend(judge.devices());
+    let shadows = Shadows::of(sighting, |key, wanted| judge.is_there(key, wanted));
+    foreign.extend(
+        sighting.survey.objects.iter().filter_map(|seen| judge.foreign(seen, protocols, &shadows)),
+    );
+    Inspection { objects, foreign }
+}
+
+struct Judge<'a> {
+    sighting: &'a Sighting,
+    words: &'a Words<'a>,
+    /// The first kernel object with each key, in flannel's networks and on its devices.
+    first: &'a BTreeMap<Key, &'a Seen>,
+    errors: &'a BTreeMap<Key, &'a OpError>,
+}
+
+impl Judge<'_> {
+    /// Flannel's own objects take precedence.
+    fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
+        let ours = self.sighting.have.0.get(key).map(|value| (value, Origin::Set));
+        ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.origin)))
+    }
+
+    fn is_there(&self, key: &Key, wanted: &Value) -> bool {
+        self.found(key).is_some_and(|(found, _)| fits(wanted, found))
+    }
+
+    /// True for a link of the desired state and for an existing one of flannel's.
+    fn is_named_ours(&self, name: LinkName) -> bool {
+        [&self.sighting.want, &self.sighting.have].iter().any(|state| state.link(name).is_some())
+    }
+
+    fn object(&self, key: &Key, wanted: &Value) -> Object {
+        let found = self.found(key);
+        let (state, found, why) = match (found, self.errors.get(key)) {
+            (Some((found, _)), _) if fits(wanted, found) => (ObjectState::InSync, None, None),
+            (found, Some(error)) => (ObjectState::Refused, found, Some(error.why.to_string())),
+            (Some(found), None) => (ObjectState::Different, Some(found), None),
+            (None, None) => (ObjectState::Missing, None, None),
+        };
+        let found = found.map(|(found, origin)| match (key, wanted, found) {
+            (Key::Link(name), Value::Link(wanted), Value::Link(found)) => {
+                found.text_instead(*name, wanted, self.words)
+            }
+            _ => describe(key, found, origin, self.words),
+        });
+        let holder = self
+            .sighting
+            .owners
+            .get(key)
+            .and_then(|place| self.sighting.holders.get(*place))
+            .cloned();
+        Object {
+            kind: kind(key, wanted),
+            text: describe(key, wanted, Origin::Set, self.words),
+            holder,
+            state,
+            found,
+            why,
+        }
+    }
+
+    /// An object on flannel's device or with flanneld's protocol number that is not desired.
+    /// flanneld removes such objects, usually before an operator sees them.
+    fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
+        let is_others =
+            matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
+        if self.sighting.want.0.contains_key(key) || is_others {
+            return None;
+        }
+        let by = match self.errors.get(key) {
+            Some(error) => format!("left over: flanneld cannot remove the object: {}", error.why),
+            None if self.sighting.held => {
+                "left over: flanneld keeps the object for a minute, because the store may be incomplete"
+                    .to_owned()
+            }
+            None => "left over: flanneld removes the object".to_owned(),
+        };
+        Some(Foreign {
+            kind: kind(key, value),
+            text: describe(key, value, Origin::Set, self.words),
+            by,
+            own_subnet: false,
+            conflicts_with: Vec::new(),
+        })
+    }
+
+    /// Foreign vxlan devices that use the UDP ports of flannel's devices.
+    fn devices(&self) -> Vec<Foreign> {
+        let (wanted, missing) =
+            tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
+        let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port).collect();
+        let others =
+            self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
+                LinkKind::Vxlan(vxlan)
+                    if ports.contains(&vxlan.port) && !self.is_named_ours(*name) =>
+                {
+                    Some((name, spec, vxlan))
+                }
+                _ => None,
+            });
+        let conflicting = others.map(|(name, spec, theirs)| Foreign {
+            kind: ObjectKind::Link,
+            text: spec.text(*name, self.words),
+            by: "an operator or another program: the device has the UDP port of flannel's device"
+                .to_owned(),
+            own_subnet: false,
+            // The other family's tunnel has the same port and may have the same VNI.
+            conflicts_with: missing
+                .iter()
+                .filter(|(_, ours)| ours.is_same_tunnel(theirs))
+                .map(|(name, _)| name.to_string())
+                .collect(),
+        });
+        conflicting.collect()
+    }
+
+    /// True for the kernel's own route for an IPv6 address of flannel's device.
+    fn follows_from_ours(&self, seen: &Seen) -> bool {
+        match (&seen.key, &seen.value) {
+            (Key::Route(net, _), Value::Route(route)) => {
+                route.protocol == protocols::KERNEL
+                    && self.sighting.want.0.contains_key(&Key::Address(route.dev, *net))
+            }
+            _ => false,
+        }
+    }
+
+    /// `None` if the object is flannel's, matches a desired object, or is the kernel's route for an
+    /// address of flannel.
+    fn foreign(
+        &self,
+        seen: &Seen,
+        protocols: &Protocols,
+        shadows: &Shadows<'_>,
+    ) -> Option<Foreign> {
+        let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
+        let is_wanted =
+            self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
+        if is_ours || is_wanted || self.follows_from_ours(seen) {
+            return None;
+        }
+        let text = describe(&seen.key, &seen.value, seen.origin, self.words);
+        let (by, own_subnet) = match (&seen.key, &seen.value) {
+            (Key::Route(net, _), Value::Route(route)) => (
+                protocols.maker(route.protocol, route.dev),
+                self.sighting.own.nets().any(|own| own.contains(net)),
+            ),
+            _ => (maker(seen.origin, protocols), false),
+        };
+        Some(Foreign {
+            kind: kind(&seen.key, &seen.value),
+            text,
+            by,
+            own_subnet,
+            conflicts_with: shadows.cast_by(seen),
+        })
+    }
+}
+
+fn fits(wanted: &Value, found: &Value) -> bool {
+    match (wanted, found) {
+        (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
+        (wanted, found) => wanted == found,
+    }
+}
+
+fn kind(key: &Key, value: &Value) -> ObjectKind {
+    match (key, value) {
+        (Key::Link(_), _) => ObjectKind::Link,
+        (Key::Address(..), _) => ObjectKind::Address,
+        (Key::Fdb(..), _) => ObjectKind::Fdb,
+        (Key::Neighbor(..), _) => ObjectKind::Neighbour,
+        (Key::WireguardPeer(..), _) => ObjectKind::WireguardPeer,
+        (Key::AllowedIp(..), _) => ObjectKind::AllowedIp,
+        (Key::Route(..), Value::Route(route)) if route.kind.drops() => ObjectKind::Blackhole,
+        (Key::Route(..), _) => ObjectKind::Route,
+    }
+}
+
+/// A desired vxlan device.
+type Tunnel<'a> = (LinkName, &'a VxlanSpec);
+
+/// All desired vxlan devices, and those that do not exist.
+fn tunnels(
+    want: &KernelState,
+    is_there: impl Fn(&Key, &Value) -> bool,
+) -> (Vec<Tunnel<'_>>, Vec<Tunnel<'_>>) {
+    let all = want.0.iter().filter_map(|(key, value)| match (key, value) {
+        (Key::Link(name), Value::Link(spec)) => match &spec.kind {
+            LinkKind::Vxlan(vxlan) => Some((*name, vxlan, is_there(key, value))),
+            _ => None,
+        },
+        _ => None,
+    });
+    let all: Vec<_> = all.collect();
+    let missing =
+        all.iter().filter(|(.., there)| !there).map(|(name, vxlan, _)| (*name, *vxlan)).collect();
+    (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
+}
+
+/// The program that created a neighbour or an FDB entry.
+fn maker(origin: Origin, protocols: &Protocols) -> String {
+    match origin {
+        Origin::Set => "an operator or another program".to_owned(),
+        Origin::Learned => "the kernel, which learned the entry, or an operator".to_owned(),
+        Origin::ExternLearn => "a program that adds learned entries (extern_learn)".to_owned(),
+        Origin::Protocol(protocol) => protocols.maker(protocol, LinkName::default()),
+    }
+}

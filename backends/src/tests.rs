@@ -1,0 +1,3 @@
+//! What the tests of the backends share.
+
+pub(crate) mod fixture;
