@@ -83,6 +83,9 @@ lint-all: ## Clippy of each feature set, the fuzz targets, private documentation
 	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
+	@# A build without WireGuard in userspace.
+	cargo clippy -p backends --no-default-features --all-targets -- -D warnings
+	cargo test --quiet -p backends --no-default-features --lib wireguard::
 	@# Only test-interop builds it, which needs a Go flanneld.
 	cargo clippy -p e2e --test interop -- -D warnings
 	RUSTFLAGS="-D warnings" cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
@@ -125,7 +128,7 @@ test-sim: export RULES_SETS := 3000
 test-sim: ## A stage of test-all: simulations and properties with many seeds, optimized
 	./e2e/setup.sh test
 	cargo test --profile sim -p subnet-lease --no-default-features --features protocol --lib --test simulation --test laws
-	cargo test --profile sim -p netstate -p backends -p packet-engine -p noise -p traffic-rules -p options -p types --lib
+	cargo test --profile sim -p netstate -p backends -p packet-engine -p wireguard-userspace -p traffic-rules -p options -p types --lib
 	cargo test --profile sim -p probing --test simulation --test many_faults --test day -- --include-ignored
 
 planted: ## Plant each defect of e2e/planted and run the test that has to catch it: before a release [ARGS=a part of a name]

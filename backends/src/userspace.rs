@@ -2,6 +2,7 @@
 //! them like other links: it adds missing ones and deletes those of another type. This module
 //! handles the files and threads of the devices.
 
+#[cfg(feature = "wireguard-userspace")]
 pub(crate) mod wireguard;
 
 use crate::handover::Files;
@@ -11,6 +12,8 @@ use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, O
 use netstate::kernel::{Forwarding, NextHop};
 use netstate::names::LinkName;
 use netstate::object::link::LinkKind;
+use netstate::object::link::LinkSpec;
+use netstate::object::link::tun::TunSpec;
 use netstate::object::{KernelState, Key, Op, Value};
 use netstate::report::survey::Survey;
 use netstate::scope::Scope;
@@ -28,25 +31,47 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use types::{Addresses, Coded, Family, Problem, Subnets};
 
-struct Device {
-    base: EngineDevice,
-    /// The family of the engine's datagrams.
-    outer: Family,
-    /// The settings of the engine's forwarding table.
-    settings: TableSettings,
-    /// The local address of the engine's sockets.
-    address: Option<IpAddr>,
-    /// This process has tried to adopt the files of the previous one.
-    adopted: bool,
-    /// The adopted device still waits for its forwarding table.
-    awaits_table: bool,
+/// A device whose peers are objects of the kernel state, as those of a WireGuard interface are.
+/// Without it, they are forwarding entries.
+trait Tunnel: Send + Sync {
+    /// Makes the TUN device look like an interface of the kernel, if it is open in this process. A
+    /// real one of the same name looks like a TUN device, so the reconciler replaces it.
+    fn present(&self, kind: &mut LinkKind, is_open: bool);
+
+    /// Whether the object is a peer of the device or belongs to one.
+    fn owns(&self, key: &Key) -> bool;
+
+    /// The peers and their sessions.
+    fn add_to(&self, found: &mut ExistingState);
+
+    /// Returns the port of the engine.
+    fn configure(&mut self, spec: &LinkSpec) -> Option<u16>;
+
+    /// Changes peers, as a single change of the device.
+    fn apply(&self, ops: &[Op]) -> Vec<OpError>;
+
+    /// The reconciler has configured the device.
+    fn is_configured(&self) -> bool;
+
+    /// Removes all peers.
+    fn clear(&self);
 }
 
-struct EngineDevice {
+struct Device {
     name: LinkName,
     engine: Engine,
-    /// Queues and sockets that the previous process stored.
-    inherited: (usize, usize),
+    /// The family of the engine's datagrams; `None` if `listen` never changes.
+    outer: Option<Family>,
+    /// The local addresses of the engine's sockets.
+    listen: Option<Addresses>,
+    /// The settings of the engine's forwarding table.
+    settings: TableSettings,
+    tunnel: Option<Box<dyn Tunnel>>,
+    /// Queues and sockets that the previous process stored; `None` once this process has tried to
+    /// adopt them.
+    inherited: Option<(usize, usize)>,
+    /// The adopted device still waits for its peers.
+    waits: bool,
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
     /// works.
     problem: Option<EngineError>,
@@ -79,10 +104,25 @@ impl<T: AsFd> StoredFiles<T> {
     }
 }
 
-impl EngineDevice {
-    fn new(name: LinkName, engine: Engine, inherited: (usize, usize)) -> Self {
-        let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
-        Self { name, engine, inherited, problem: None, queues, sockets }
+impl Device {
+    fn new(files: &Files, name: LinkName, config: EngineConfig, settings: TableSettings) -> Self {
+        let queues = files.take(&queue_name(name));
+        let sockets = files.take(&socket_name(name));
+        let inherited = Some((queues.len(), sockets.len()));
+        let inheritance = Inheritance { queues, sockets };
+        Self {
+            name,
+            engine: Engine::new(config, Table::build(settings, []), inheritance),
+            outer: None,
+            listen: None,
+            settings,
+            tunnel: None,
+            inherited,
+            waits: false,
+            problem: None,
+            queues: StoredFiles(None),
+            sockets: StoredFiles(None),
+        }
     }
 
     /// The device exists and is open in this process.
@@ -90,30 +130,62 @@ impl EngineDevice {
         self.engine.device_index().is_some()
     }
 
+    /// Follows the addresses of the underlay, and adopts the files of the previous process.
+    fn follow(&mut self, underlay: &Underlay, files: &Files) {
+        let found = self.outer.map(|outer| underlay.tunnel_source(outer).map(Addresses::from));
+        let Some(listen) = found.unwrap_or(self.listen) else {
+            return;
+        };
+        let moved = self.listen.replace(listen) != Some(listen);
+        if let Some((left_queues, left_sockets)) = self.inherited.take() {
+            self.waits = self.engine.adopt_inherited_device(listen);
+            let (queues, sockets) = self.engine.files_to_hand_over();
+            self.queues.inherited(left_queues, &queues);
+            self.sockets.inherited(left_sockets, &sockets);
+        }
+        // A device that is not open is opened when its link is added. The port may be free again by then.
+        if self.is_open() && !self.waits && (moved || self.problem.is_some()) {
+            let _ = self.rebind(listen, files);
+        }
+    }
+
     /// Opens the device and the sockets unless they are open, and starts the threads anew.
-    fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+    fn open(&mut self, listen: Addresses) -> Result<(), EngineError> {
+        self.waits = false;
         run_blocking(|| self.engine.open_and_start(listen))
     }
 
     /// The device stays open.
-    fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
-        run_blocking(|| self.engine.rebind_and_restart(listen))
+    fn rebind(&mut self, listen: Addresses, files: &Files) -> Result<(), EngineError> {
+        let result = run_blocking(|| self.engine.rebind_and_restart(listen));
+        self.conclude(result, files)
     }
 
-    fn close(&mut self) {
-        run_blocking(|| self.engine.close_device());
+    /// Immediately binds the sockets of an open device to a new port.
+    fn configure(&mut self, spec: &LinkSpec, files: &Files) -> Result<(), EngineError> {
+        let Some(port) = self.tunnel.as_mut().and_then(|tunnel| tunnel.configure(spec)) else {
+            return Ok(());
+        };
+        self.engine.set_port(port);
+        match self.listen {
+            Some(listen) if self.is_open() && !self.waits => self.rebind(listen, files),
+            _ => Ok(()),
+        }
     }
 
-    /// The first field is the device.
-    fn counters(&self) -> (String, Arc<Counters>) {
-        (self.name.to_string(), self.engine.counters().clone())
-    }
-
-    /// Follows the adoption of the previous process' files.
-    fn note_inherited(&mut self) {
-        let (queues, sockets) = self.engine.files_to_hand_over();
-        self.queues.inherited(self.inherited.0, &queues);
-        self.sockets.inherited(self.inherited.1, &sockets);
+    /// Starts an adopted device once its peers are set. Otherwise packets that wait in the device
+    /// and the sockets would find no peer.
+    fn start_adopted(&mut self, files: &Files) {
+        let Some(listen) = self.listen.filter(|_| self.waits) else {
+            return;
+        };
+        let result = self.open(listen);
+        if self.conclude(result, files).is_ok() {
+            tracing::info!(
+                device = %self.name,
+                "adopted the device and sockets of the previous process"
+            );
+        }
     }
 
     /// Stores the engine's queues and sockets for the next process.
@@ -159,67 +231,78 @@ impl<K: Kernel> UserspaceKernel<K> {
         outer: Family,
         settings: TableSettings,
     ) {
-        let (inherited, left) = take_inheritance(&self.files, name);
-        let engine = Engine::new(config, Table::build(settings, []), inherited);
-        self.devices.push(Device {
-            base: EngineDevice::new(name, engine, left),
-            outer,
-            settings,
-            address: None,
-            adopted: false,
-            awaits_table: false,
-        });
+        let device = Device::new(&self.files, name, config, settings);
+        self.devices.push(Device { outer: Some(outer), ..device });
     }
 
     /// The first field is the device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
-        self.devices.iter().map(|device| device.base.counters()).collect()
+        self.devices
+            .iter()
+            .map(|device| (device.name.to_string(), device.engine.counters().clone()))
+            .collect()
     }
 
-    /// True if the operation adds or deletes the device of an engine.
-    fn is_ours(&self, op: &Op) -> bool {
-        match (op.key(), op) {
-            (Key::Link(name), Op::Add(_, Value::Link(spec))) => {
-                matches!(spec.kind, LinkKind::Tun(_)) && self.has(*name)
-            }
-            (Key::Link(name), Op::Delete(..)) => self.has(*name),
-            _ => false,
-        }
+    /// The device whose link or peers an operation changes.
+    fn place(&self, op: &Op) -> Option<usize> {
+        self.devices.iter().position(|device| {
+            *op.key() == Key::Link(device.name)
+                || device.tunnel.as_ref().is_some_and(|tunnel| tunnel.owns(op.key()))
+        })
     }
 
-    fn has(&self, name: LinkName) -> bool {
-        self.devices.iter().any(|device| device.base.name == name)
-    }
-
-    async fn apply_ours(&mut self, op: &Op) -> Vec<OpError> {
-        let Key::Link(name) = *op.key() else {
+    async fn apply_link(&mut self, place: usize, op: &Op) -> Vec<OpError> {
+        let Some(device) = self.devices.get_mut(place) else {
             return Vec::new();
         };
-        let Some(device) = self.devices.iter_mut().find(|device| device.base.name == name) else {
-            return Vec::new();
-        };
-        match op {
-            Op::Add(key, value) => {
-                let Some(address) = device.address else {
+        let result = match op {
+            Op::Add(_, Value::Link(spec)) => {
+                let Some(listen) = device.listen else {
                     let text = "the underlay has no address of the tunnel's family; add one, or choose another interface with --iface";
                     let why = Problem::new("underlay-address-missing", text);
                     return vec![OpError::new(op, FailureKind::Other, why)];
                 };
-                if let Err(error) = device.base.open(address) {
-                    return vec![OpError::new(op, FailureKind::Conflict, error)];
-                }
-                device.base.store(&self.files);
-                // MTU, state and other properties are set as on any existing link.
-                self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
+                let configured = device.configure(spec, &self.files);
+                configured.and_then(|()| match device.open(listen) {
+                    // The reconciler reports it.
+                    Err(error) if device.tunnel.is_none() => Err(error),
+                    result => device.conclude(result, &self.files),
+                })
             }
+            Op::Replace(_, Value::Link(spec)) => device.configure(spec, &self.files),
             Op::Delete(..) => {
-                device.base.close();
-                device.base.queues.update(&self.files, &queue_name(name), &[]);
-                // The device is already gone with its file, unless it belongs to another program.
-                self.kernel.apply(std::slice::from_ref(op)).await
+                run_blocking(|| device.engine.close_device());
+                if let Some(tunnel) = &device.tunnel {
+                    tunnel.clear();
+                }
+                device.store(&self.files);
+                Ok(())
             }
-            Op::Replace(..) | Op::Refuse(..) => Vec::new(),
+            _ => Ok(()),
+        };
+        // The device may exist even if its port is taken.
+        let mut errors: Vec<OpError> = result
+            .err()
+            .into_iter()
+            .map(|error| OpError::new(op, FailureKind::Conflict, error))
+            .collect();
+        if errors.is_empty() || device.is_open() {
+            errors.extend(self.kernel.apply(&[as_tun(op)]).await);
         }
+        errors
+    }
+}
+
+/// The operation on the TUN device in the kernel.
+fn as_tun(op: &Op) -> Op {
+    match op {
+        // The engine made the device, so its properties are set as on any existing link.
+        Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => {
+            let kind = LinkKind::Tun(TunSpec { held: true });
+            Op::Replace(*key, Value::Link(Box::new(LinkSpec { kind, ..LinkSpec::clone(spec) })))
+        }
+        // It is already gone with its file, unless it belongs to another program.
+        other => other.clone(),
     }
 }
 
@@ -240,14 +323,6 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// The files of the previous process, and the number of queues and of sockets.
-fn take_inheritance(files: &Files, name: LinkName) -> (Inheritance, (usize, usize)) {
-    let queues = files.take(&queue_name(name));
-    let sockets = files.take(&socket_name(name));
-    let left = (queues.len(), sockets.len());
-    (Inheritance { queues, sockets }, left)
-}
-
 #[async_trait]
 impl<K: Kernel> Kernel for UserspaceKernel<K> {
     async fn read(
@@ -257,10 +332,19 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     ) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope, want).await?;
         for device in &self.devices {
-            if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.base.name))
-                && let LinkKind::Tun(tun) = &mut spec.kind
-            {
-                tun.held = device.base.is_open();
+            let held = device.is_open();
+            let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name)) else {
+                continue;
+            };
+            if let LinkKind::Tun(tun) = &mut spec.kind {
+                tun.held = held;
+            }
+            let Some(tunnel) = &device.tunnel else { continue };
+            tunnel.present(&mut spec.kind, held);
+            found.ours.0.retain(|key, _| !tunnel.owns(key));
+            found.sessions.retain(|(on, _), _| *on != device.name);
+            if held {
+                tunnel.add_to(&mut found);
             }
         }
         Ok(found)
@@ -275,67 +359,53 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         underlay: &Underlay,
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
-        for device in &mut self.devices {
-            let Some(address) = underlay.tunnel_source(device.outer) else {
-                continue;
-            };
-            let moved = device.address.replace(address) != Some(address);
-            if !std::mem::replace(&mut device.adopted, true) {
-                device.awaits_table = device.base.engine.adopt_inherited_device(address);
-                device.base.note_inherited();
-            }
-            // A device that is not open is opened when its link is added. The port may be free again by then.
-            let open = device.base.is_open() && !device.awaits_table;
-            if !open || !moved && device.base.problem.is_none() {
-                continue;
-            }
-            let result = device.base.rebind(address);
-            let _ = device.base.conclude(result, &self.files);
-        }
+        self.devices.iter_mut().for_each(|device| device.follow(underlay, &self.files));
         self.kernel.facts(underlay, queries).await
     }
 
     fn forward(&mut self, forwarding: Vec<Forwarding>) {
         for Forwarding { device, mtu, peers } in forwarding {
-            let Some(device) = self.devices.iter_mut().find(|known| known.base.name == device)
-            else {
+            let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else {
                 continue;
             };
-            device.settings.address = device.address;
+            device.settings.address = device.listen.and_then(|listen| listen.ips().next());
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            device.base.engine.replace_table(Table::build(
+            device.engine.replace_table(Table::build(
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
-            // Reading starts only after the peers are set. Otherwise packets that wait in the device and the sockets would find no peer.
-            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.awaits_table))
-            else {
-                continue;
-            };
-            let result = device.base.open(address);
-            if device.base.conclude(result, &self.files).is_ok() {
-                tracing::info!(
-                    device = %device.base.name,
-                    "adopted the device and sockets of the previous process"
-                );
-            }
+            device.start_adopted(&self.files);
         }
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         let mut errors = Vec::new();
         let mut rest = ops;
-        while !rest.is_empty() {
-            let run = rest.iter().take_while(|op| !self.is_ours(op)).count();
-            let (theirs, later) = rest.split_at(run);
-            if !theirs.is_empty() {
-                errors.extend(self.kernel.apply(theirs).await);
+        while let Some(first) = rest.first() {
+            let place = self.place(first);
+            let is_link = |op: &Op| matches!(op.key(), Key::Link(_));
+            // A run is either operations on one device's peers, one link, or operations for the wrapped kernel.
+            let run = match place {
+                Some(_) if is_link(first) => 1,
+                _ => rest
+                    .iter()
+                    .take_while(|op| self.place(op) == place && (place.is_none() || !is_link(op)))
+                    .count(),
+            };
+            let (now, later) = rest.split_at(run.max(1));
+            match place {
+                None => errors.extend(self.kernel.apply(now).await),
+                Some(place) if is_link(first) => errors.extend(self.apply_link(place, first).await),
+                Some(place) => {
+                    let tunnel = self.devices.get(place).and_then(|device| device.tunnel.as_ref());
+                    errors.extend(tunnel.into_iter().flat_map(|tunnel| tunnel.apply(now)));
+                }
             }
-            if let Some((op, later)) = later.split_first() {
-                errors.extend(self.apply_ours(op).await);
-                rest = later;
-            } else {
-                rest = later;
+            rest = later;
+        }
+        for device in &mut self.devices {
+            if device.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_configured()) {
+                device.start_adopted(&self.files);
             }
         }
         errors
@@ -352,7 +422,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // A full pass retries to open and to bind.
         self.kernel.change_pending(scope, known)
-            || self.devices.iter().any(|device| device.base.problem.is_some())
+            || self.devices.iter().any(|device| device.problem.is_some())
     }
 }
 

@@ -6,6 +6,7 @@ mod secrets;
 pub mod sessions;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "wireguard-userspace")]
 mod userspace;
 
 use crate::backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
@@ -173,15 +174,19 @@ impl Backend for Wireguard {
         _stored: Option<&LeaseAttrs>,
     ) -> Result<Announced, Problem> {
         self.check(underlay)?;
-        if self.config.implementation == Implementation::Auto
+        let kernel_lacks = self.config.implementation == Implementation::Auto
             && !self.userspace
-            && !NetlinkKernel::open()?.supports_wireguard()?
-        {
+            && !NetlinkKernel::open()?.supports_wireguard()?;
+        self.userspace |= kernel_lacks;
+        if self.userspace && !cfg!(feature = "wireguard-userspace") {
+            let text = "this build has no WireGuard in userspace; set Implementation to kernel in the Backend and load the kernel's module (modprobe wireguard), or install a build with the feature wireguard-userspace";
+            return Err(Problem::new("wireguard-userspace-missing", text));
+        }
+        if kernel_lacks {
             tracing::warn!(
                 remedy = "to use the kernel, load its module: modprobe wireguard",
                 "the kernel does not support WireGuard; encrypting in userspace"
             );
-            self.userspace = true;
         }
         let secrets = match &self.secrets {
             Some(secrets) => secrets.clone(),
@@ -222,6 +227,7 @@ impl Backend for Wireguard {
         let background: network::BeginBackground = Box::new(move |replanned| {
             Box::pin(secrets::serve_key_requests(secrets, files, requests, replanned))
         });
+        #[cfg(feature = "wireguard-userspace")]
         if self.userspace {
             let kernel = userspace::kernel(kernel, &plan.config, setup, &plan.scope.own, underlay);
             let engines = kernel.counters();

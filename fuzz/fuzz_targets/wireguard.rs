@@ -2,13 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use noise::{
-    CookieChecker, CookieReply, Identity, Initiated, Initiation, NoiseError, PeerCookie, Remote,
-    Response, Session, Stamp, UnprovenInitiation, initiate,
-};
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime};
+use wireguard_userspace::noise::{
+    CookieChecker, CookieReply, Identity, Initiated, Initiation, NoiseError, PeerCookie, Remote,
+    Response, Session, Stamp, UnprovenInitiation, begin_handshake,
+};
 
 /// A handshake between two nodes, before the initiator processes the response.
 struct Scene {
@@ -34,7 +34,8 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let to_initiator = Remote::new(&responder, initiator.public()).unwrap();
     let to_responder = Remote::new(&initiator, responder.public()).unwrap();
     let stamp = Stamp::after(None, SystemTime::UNIX_EPOCH);
-    let (initiated, initiation) = initiate(&initiator, &to_responder, 7, stamp, &[3; 32]).unwrap();
+    let (initiated, initiation) =
+        begin_handshake(&initiator, &to_responder, 7, stamp, &[3; 32]).unwrap();
     let half = UnprovenInitiation::read(&responder, &initiation).unwrap();
     let (asked, _) = half.prove(&to_initiator).unwrap();
     let (session, response) = asked.answer(&to_initiator, &[0; 32], 8, &[4; 32]).unwrap();

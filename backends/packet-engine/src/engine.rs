@@ -7,8 +7,8 @@
 mod backlog;
 mod budget;
 pub mod config;
+mod control;
 mod errors;
-mod handshakes;
 mod io;
 mod log_limit;
 mod priority;
@@ -20,15 +20,16 @@ mod tx;
 mod wake;
 
 use crate::counters::Counters;
+use crate::encryption::Encryption;
 use crate::error::EngineError;
 use crate::features::{self, Features};
 use crate::packet::framing::Framing;
 use crate::socket::Socket;
 use crate::table::Table;
 use crate::tun::Tun;
-use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
 use config::EngineConfig;
+use control::ControlSender;
 use priority::{Means, Priority, Scheduling};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -53,7 +54,7 @@ pub struct Inheritance {
 pub struct Engine {
     config: EngineConfig,
     table: Arc<ArcSwap<Table>>,
-    wireguard: Option<Arc<WireGuard>>,
+    encryption: Option<Arc<dyn Encryption>>,
     counters: Arc<Counters>,
     sockets: Option<Sockets>,
     queues: Vec<Arc<Tun>>,
@@ -79,11 +80,11 @@ impl Sockets {
 }
 
 impl Engine {
-    /// An engine without WireGuard. Its device and sockets are not open yet.
+    /// An engine without encryption. Its device and sockets are not open yet.
     #[must_use]
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
-            wireguard: None,
+            encryption: None,
             config,
             table: Arc::new(ArcSwap::from_pointee(table)),
             counters: Arc::default(),
@@ -95,18 +96,10 @@ impl Engine {
         }
     }
 
-    /// An engine with WireGuard, and the device that holds keys, peers and allowed IPs. The device stays the
-    /// same when the engine opens, binds or stops.
-    #[must_use]
-    pub fn new_with_wireguard(
-        config: EngineConfig,
-        table: Table,
-        inherited: Inheritance,
-    ) -> (Self, Arc<WireGuard>) {
-        let mut engine = Self::new(config, table, inherited);
-        let device = Arc::new(WireGuard::new(engine.counters.clone()));
-        engine.wireguard = Some(device.clone());
-        (engine, device)
+    /// Applies from the next start of the threads on. The encryption stays the same when the engine opens,
+    /// binds or stops.
+    pub fn encrypt_with(&mut self, encryption: Arc<dyn Encryption>) {
+        self.encryption = Some(encryption);
     }
 
     /// Since the engine was created; opening and closing the device does not reset them.
@@ -239,10 +232,9 @@ impl Engine {
     /// fails, the old sockets stay in use.
     pub fn rebind_and_restart(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
-        if self
-            .sockets
-            .as_ref()
-            .is_some_and(|sockets| sockets.are_bound_to(listen, self.config.port))
+        let port = self.config.port;
+        if !self.threads.is_empty()
+            && self.sockets.as_ref().is_some_and(|sockets| sockets.are_bound_to(listen, port))
         {
             return Ok(());
         }
@@ -333,7 +325,7 @@ impl Engine {
                     sockets.spread.clone()
                 },
                 table: self.table.clone(),
-                wireguard: self.wireguard.clone(),
+                encryption: self.encryption.clone(),
                 counters: self.counters.clone(),
                 wake: wake.clone(),
             };
@@ -351,7 +343,7 @@ impl Engine {
                     queues: queues.clone(),
                     socket,
                     table: self.table.clone(),
-                    wireguard: self.wireguard.clone(),
+                    encryption: self.encryption.clone(),
                     counters: self.counters.clone(),
                     wake: wake.clone(),
                 };
@@ -361,15 +353,12 @@ impl Engine {
                 })?;
             }
         }
-        if let Some(device) = self.wireguard.clone() {
-            let handshakes = handshakes::Handshakes {
-                device,
-                name: self.config.device.clone(),
-                sockets: of(0),
-                wake,
-            };
+        if let Some(encryption) = self.encryption.clone() {
+            let control = ControlSender::new(self.config.device.clone(), of(0));
             // Runs at ordinary priority, so that a flood of handshakes does not delay packets.
-            self.spawn_thread("flannel-wg".to_owned(), move || handshakes.run())?;
+            self.spawn_thread(encryption.thread_name().to_owned(), move || {
+                control.run_until_wake_signal(&*encryption, &wake);
+            })?;
         }
         Ok(())
     }
@@ -380,6 +369,8 @@ impl Engine {
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), EngineError> {
         let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(work);
+        // An engine runs with all its threads or with none.
+        let thread = thread.inspect_err(|_| self.stop_threads());
         self.threads.push(thread.map_err(|error| EngineError::Thread { errno: error.into() })?);
         Ok(())
     }
@@ -428,8 +419,8 @@ impl Engine {
         if let Some(wake) = self.wake.take() {
             wake.signal_threads_to_end();
         }
-        if let Some(device) = &self.wireguard {
-            device.ring();
+        if let Some(encryption) = &self.encryption {
+            encryption.ring();
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -66,17 +66,3 @@ pub enum EngineError {
     #[code("no-thread")]
     Thread { errno: Errno },
 }
-
-/// Error of configuring a WireGuard peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
-pub enum PeerError {
-    #[error("the peer's public key is of small order: anyone could pretend to be the peer")]
-    #[code("peer-key-weak")]
-    WeakKey,
-    #[error("the peer's public key is this device's own key")]
-    #[code("peer-key-own")]
-    OwnKey,
-    #[error("no peer has the public key of this allowed IP")]
-    #[code("peer-unknown")]
-    NoPeer,
-}

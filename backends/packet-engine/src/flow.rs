@@ -64,7 +64,8 @@ pub(crate) fn flow_queue_number(packet: &[u8], header: &Header, queues: usize) -
 
 /// `None` for another protocol, or for a later fragment, which has no ports.
 #[inline]
-pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
+#[must_use]
+pub fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
     if header.protocol != UDP || header.fragment == Fragment::Later {
         return None;
     }

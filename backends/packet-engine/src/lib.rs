@@ -8,6 +8,7 @@
 
 pub mod counters;
 pub mod drop_error;
+pub mod encryption;
 pub mod engine;
 pub mod error;
 pub mod features;
@@ -19,4 +20,3 @@ pub mod split;
 pub mod table;
 pub mod tun;
 pub mod verdict;
-pub mod wireguard;

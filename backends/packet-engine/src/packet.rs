@@ -169,7 +169,8 @@ impl Header {
 }
 
 /// The packet length from the IP header in bytes, without padding after the packet.
-pub(crate) fn ip_total_length(packet: &[u8]) -> Option<usize> {
+#[must_use]
+pub fn ip_total_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {
             Some(usize::from(u16::from_be_bytes([high, low])))

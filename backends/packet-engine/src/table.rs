@@ -1,8 +1,8 @@
 //! Immutable forwarding table, built from the leases.
 
-pub(crate) mod prefixes;
+pub mod prefixes;
 
-use crate::table::prefixes::{ByLength, NONE, Prefixes};
+use crate::table::prefixes::DualPrefixes;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, SocketAddr};
 
@@ -41,7 +41,7 @@ pub struct Peer {
 }
 
 /// All of a forwarding table but its peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSettings {
     /// The networks of the cluster.
     pub networks: Networks,
@@ -76,8 +76,7 @@ pub struct Table {
     networks: Nets,
     own: Nets,
     peers: Vec<Peer>,
-    v4: Prefixes<u32>,
-    v6: Prefixes<u128>,
+    subnets: DualPrefixes,
     /// Sorted.
     known_v4: Vec<u32>,
     known_v6: Vec<u128>,
@@ -104,13 +103,8 @@ impl Table {
     }
 
     fn build_with_all_peers(settings: TableSettings, peers: &[(IpNet, Peer)]) -> Self {
-        let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
-        for (index, (subnet, peer)) in (0..NONE).zip(peers) {
-            match subnet {
-                IpNet::V4(net) => v4.insert((net.prefix_len(), net.network().to_bits()), index),
-                IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), index),
-            };
+        for (_, peer) in peers {
             match peer.address.ip() {
                 IpAddr::V4(ip) => known_v4.push(ip.to_bits()),
                 IpAddr::V6(ip) => known_v6.push(ip.to_bits()),
@@ -130,8 +124,7 @@ impl Table {
             networks: Nets::from_networks(&settings.networks),
             own: Nets::from_networks(&settings.own),
             peers: peers.iter().map(|(_, peer)| *peer).collect(),
-            v4: Prefixes::build(&v4),
-            v6: Prefixes::build(&v6),
+            subnets: DualPrefixes::build(peers.iter().map(|(subnet, _)| *subnet).zip(0..)),
             known_v4,
             known_v6,
         }
@@ -146,11 +139,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
-        let index = match ip {
-            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
-            IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
-        };
-        self.peers.get(index as usize)
+        self.peers.get(self.subnets.find_peer_index(ip)? as usize)
     }
 
     /// Whether it is a peer's public address.

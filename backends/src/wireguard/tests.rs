@@ -262,3 +262,11 @@ fn joining_node_changes_nothing_for_other_peers() {
         assert!(known.change(&plan, &before, &after, &facts).is_some(), "{keys}");
     }
 }
+
+#[cfg(not(feature = "wireguard-userspace"))]
+#[tokio::test]
+async fn build_without_userspace_says_so() {
+    let mut backend = backend(DUAL, r#","Implementation":"userspace""#);
+    let error = backend.announce(&underlay(), None).await.unwrap_err();
+    assert_eq!(error.code, "wireguard-userspace-missing");
+}

@@ -2,7 +2,7 @@
 
 use super::config::{Config, Mode};
 use crate::backend::Setup;
-use crate::userspace::wireguard::WireguardUserspace;
+use crate::userspace::UserspaceKernel;
 use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
 use types::{Addresses, Family, Subnets};
@@ -14,8 +14,8 @@ pub(super) fn kernel<K: Kernel>(
     setup: &Setup,
     own: &Subnets,
     underlay: &Underlay,
-) -> WireguardUserspace<K> {
-    let mut kernel = WireguardUserspace::new(kernel, setup.files.clone());
+) -> UserspaceKernel<K> {
+    let mut kernel = UserspaceKernel::new(kernel, setup.files.clone());
     let mut done = Vec::new();
     for family in own.families() {
         let name = config.device(family);
@@ -26,7 +26,7 @@ pub(super) fn kernel<K: Kernel>(
         // The addresses of the families that this device carries. It sends ICMP errors to pods from them.
         let sources =
             own.only(|family| config.device(family) == name).map(|own| own.network_addresses());
-        kernel.device(
+        kernel.wireguard(
             name,
             config.port(family),
             listen(config, family, underlay),

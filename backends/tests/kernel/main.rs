@@ -11,4 +11,5 @@ mod golden;
 mod inspect;
 mod repair;
 mod scale;
+#[cfg(feature = "wireguard-userspace")]
 mod wireguard_userspace;

@@ -8,15 +8,14 @@ use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::features::Features;
-use packet_engine::packet::framing::Framing;
-use packet_engine::table::{Checks, Networks, Table, TableSettings};
-use packet_engine::wireguard as engine;
+use packet_engine::table::{Table, TableSettings};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subnet_lease::{LeaseTable, RawJson};
 use types::kernel_object::ObjectState;
+use wireguard_userspace::{Device, FRAMING};
 
 const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
@@ -28,7 +27,7 @@ fn setup_in(folder: &tempfile::TempDir) -> Setup {
 /// Node 2, in another network namespace that is connected to `eth0`.
 struct Other {
     _engine: Engine,
-    device: Arc<engine::Device>,
+    device: Arc<Device>,
     namespace: String,
 }
 
@@ -57,26 +56,15 @@ impl Other {
             let features = Features { queues: 1, ..Features::offload() };
             let config = EngineConfig {
                 device: "other".to_owned(),
-                framing: Framing::WireGuard,
+                framing: FRAMING,
                 port: 51820,
                 spread: false,
                 features,
                 sources: None,
             };
-            let settings = TableSettings {
-                networks: Networks::default(),
-                own: Networks::default(),
-                checks: Checks::Off,
-                mtu: 1420,
-                routed: false,
-                encap_port: 51820,
-                address: None,
-            };
-            let (mut engine, device) = Engine::new_with_wireguard(
-                config,
-                Table::build(settings, []),
-                Inheritance::default(),
-            );
+            let table = Table::build(TableSettings::default(), []);
+            let mut engine = Engine::new(config, table, Inheritance::default());
+            let device = Device::encrypting(&mut engine);
             engine.open_and_start(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
             (engine, device)
         });

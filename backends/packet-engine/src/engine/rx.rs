@@ -9,6 +9,7 @@ use super::refusals::{self, REMEMBERED};
 use super::wake::Wake;
 use crate::counters::{Counters, add_to_counter};
 use crate::drop_error::DropError;
+use crate::encryption::Encryption;
 use crate::flow;
 use crate::flow::messages::Messages;
 use crate::merge::{Merger, SEGMENTS};
@@ -21,7 +22,6 @@ use crate::table::Checks;
 use crate::table::Table;
 use crate::tun::{Offload, Tun};
 use crate::verdict::judge_inbound_packet;
-use crate::wireguard::{Device as WireGuard, Opener};
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -62,7 +62,7 @@ pub(super) struct Rx<D = Tun, P = Socket> {
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
     /// Used instead of the forwarding table.
-    pub wireguard: Option<Arc<WireGuard>>,
+    pub encryption: Option<Arc<dyn Encryption>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
@@ -145,7 +145,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;
         let mut state = RxState::new(self.offload());
-        if self.wireguard.is_some() {
+        if self.encryption.is_some() {
             state.merger.trust_checksums();
         }
         let mut backoff = ReadBackoff::default();
@@ -206,27 +206,40 @@ impl<D: Device, P: Port> Rx<D, P> {
         state.merger.clear();
         state.messages.begin_batch(Instant::now());
         let mut bytes = 0;
-        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
-        let mut opener = published
-            .as_ref()
-            .map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
+        match &self.encryption {
+            None => {
+                bytes = self.merge_batch(count, receiver, state, |meta, buffer, state| {
+                    self.check_and_merge_datagrams(meta, buffer, table, state);
+                });
+            }
+            Some(encryption) => encryption.open_batch(&mut |open| {
+                bytes = self.merge_batch(count, receiver, state, |meta, buffer, state| {
+                    self.decrypt_and_merge_datagrams(meta, buffer, open, state);
+                });
+            }),
+        }
+        self.write_all_groups(receiver.buffer(), state);
+        bytes
+    }
+
+    /// Hands each receive buffer to `merge`, and returns the bytes in all of them.
+    fn merge_batch(
+        &self,
+        count: usize,
+        receiver: &mut Receiver,
+        state: &mut RxState,
+        mut merge: impl FnMut(&RecvMeta, &mut [u8], &mut RxState),
+    ) -> usize {
+        let mut bytes = 0;
         for index in 0..count {
             if let Some(meta) = receiver.meta(index) {
                 bytes += meta.at.len();
-                match &mut opener {
-                    None => self.check_and_merge_datagrams(&meta, receiver.buffer(), table, state),
-                    Some(opener) => {
-                        self.decrypt_and_merge_datagrams(&meta, receiver.buffer(), opener, state);
-                    }
-                }
+                merge(&meta, receiver.buffer(), state);
             } else {
                 // The sender has no IP address.
                 self.counters.received.count_dropped_packet(DropError::Malformed);
             }
         }
-        // Counters and timers of the last session are updated before the kernel takes the packets.
-        opener.iter_mut().for_each(Opener::release);
-        self.write_all_groups(receiver.buffer(), state);
         bytes
     }
 
@@ -502,10 +515,10 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// The packet in a dropped datagram. With WireGuard it is at the beginning, because the datagram was
+    /// The packet in a dropped datagram. With encryption it is at the beginning, because the datagram was
     /// opened in place.
     fn packet_in_dropped_datagram<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
-        if self.wireguard.is_some() {
+        if self.encryption.is_some() {
             datagram.get(..ip_total_length(datagram)?)
         } else {
             datagram.get(self.config.framing.strip(datagram).ok()?)

@@ -32,7 +32,7 @@ use types::Addresses;
 use types::problem::PortPurpose;
 use types::{Coded, Detail};
 
-mod wireguard;
+mod encryption;
 
 const MTU: u16 = 1450;
 const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
@@ -234,7 +234,7 @@ fn build_rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
         queues: Arc::new([tun.clone()]),
         socket,
         table: Arc::new(ArcSwap::from_pointee(table_for_recipes(true))),
-        wireguard: None,
+        encryption: None,
         counters: Arc::default(),
         wake: Arc::new(Wake::new().unwrap()),
     }
@@ -250,7 +250,7 @@ fn build_tx_and_socket(
         tun: tun.clone(),
         sockets: vec![line.clone()],
         table: Arc::new(ArcSwap::from_pointee(table_for_recipes(false))),
-        wireguard: None,
+        encryption: None,
         counters: Arc::default(),
         wake: Arc::new(Wake::new().unwrap()),
     };
@@ -732,7 +732,7 @@ fn port_holder_hint_depends_on_the_framing() {
     for (framing, kind) in [
         (Framing::Vxlan { vni: 1, mac: [0; 6] }, "type vxlan"),
         (Framing::Udp, "type vxlan"),
-        (Framing::WireGuard, "type wireguard"),
+        (encryption::FRAMING, "type mask"),
     ] {
         let config =
             EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&engine_config()) };

@@ -13,6 +13,7 @@ use super::send_error::{SendAction, action_for, log_limit_key, send_error_remedy
 use super::wake::Wake;
 use crate::counters::{Counters, add_to_counter};
 use crate::drop_error::DropError;
+use crate::encryption::Encryption;
 use crate::flow;
 use crate::flow::messages::Messages;
 use crate::packet::virtio::{self, VnetHeader};
@@ -24,11 +25,11 @@ use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
 use crate::table::{Peer, Table};
 use crate::tun::Tun;
 use crate::verdict::{Icmp, Outbound, judge_outbound_packet};
-use crate::wireguard::{Device as WireGuard, Sealer};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
 use std::os::fd::AsFd;
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,7 +45,7 @@ const SEGMENTS: usize = 64;
 const MADE: usize = HEADERS + framing::VXLAN;
 /// Pieces at which the engine sends a batch early.
 const PIECES: usize = 4096;
-/// The same with WireGuard and several queues. A thread that the kernel preempts between sealing and sending
+/// The same with encryption and several queues. A thread that the kernel preempts between sealing and sending
 /// is overtaken by the threads of other queues. A peer rejects what comes behind its replay window of 8128
 /// datagrams (some milliseconds of a fast link).
 const SEALED: usize = 64;
@@ -59,7 +60,7 @@ pub(super) struct Tx<D = Tun, P = Socket> {
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
     /// Used instead of the forwarding table.
-    pub wireguard: Option<Arc<WireGuard>>,
+    pub encryption: Option<Arc<dyn Encryption>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
@@ -91,8 +92,6 @@ pub(super) struct TxState {
     errors: Errors,
     log: LogLimit,
     pub(super) segmenting: Segmenting,
-    /// A packet before sealing.
-    plain: Vec<u8>,
     messages: Messages,
 }
 
@@ -124,7 +123,6 @@ impl TxState {
             errors: Errors::open_raw_sockets(config.sources),
             log: LogLimit::default(),
             segmenting: Segmenting::new(config.features.gso),
-            plain: Vec::new(),
             messages: Messages::new(),
         }
     }
@@ -183,16 +181,39 @@ impl<D: Device, P: Port> Tx<D, P> {
             state.segmenting.forget_expired_refusals(Instant::now());
         }
         state.messages.begin_batch(Instant::now());
-        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
-        let mut sealer = published
-            .as_ref()
-            .map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
-        let most = if self.wireguard.is_some() && self.config.features.queues > 1 {
+        let most = if self.encryption.is_some() && self.config.features.queues > 1 {
             SEALED
         } else {
             PIECES
         };
-        for Unit { slot, length } in batch.iter().copied() {
+        let mut units = batch.iter();
+        while units.len() > 0 {
+            match &self.encryption {
+                None => {
+                    self.gather_units(&mut units, most, buffer, state, |unit, buffer, state| {
+                        self.route_and_gather_or_drop(unit, buffer, table, state);
+                    });
+                }
+                Some(encryption) => encryption.seal_batch(&mut |seal| {
+                    self.gather_units(&mut units, most, buffer, state, |unit, buffer, state| {
+                        self.encrypt_and_gather_or_drop(unit, buffer, seal, state);
+                    });
+                }),
+            }
+            self.send_gathered_messages(buffer, state);
+        }
+    }
+
+    /// Hands packets to `gather` until it has gathered `most` pieces.
+    fn gather_units(
+        &self,
+        units: &mut slice::Iter<'_, Unit>,
+        most: usize,
+        buffer: &mut [u8],
+        state: &mut TxState,
+        mut gather: impl FnMut(&Unpacked, &mut [u8], &mut TxState),
+    ) {
+        for &Unit { slot, length } in units {
             let Some(unpacked) = self.parse_packet_or_count_drop(slot * SLOT, length, buffer)
             else {
                 continue;
@@ -200,18 +221,11 @@ impl<D: Device, P: Port> Tx<D, P> {
             if let Some(packet) = buffer.get(unpacked.start..unpacked.start + unpacked.length) {
                 state.messages.classify_and_count_unit(packet, unpacked.length);
             }
-            match &mut sealer {
-                None => self.route_and_gather_or_drop(&unpacked, buffer, table, state),
-                Some(sealer) => self.encrypt_and_gather_or_drop(&unpacked, buffer, sealer, state),
-            }
+            gather(&unpacked, buffer, state);
             if state.gathered.pieces.len() >= most {
-                // Counters and timers of the peer are updated before the kernel sends.
-                sealer.iter_mut().for_each(Sealer::release);
-                self.send_gathered_messages(buffer, state);
+                return;
             }
         }
-        sealer.iter_mut().for_each(Sealer::release);
-        self.send_gathered_messages(buffer, state);
     }
 
     /// Reads while the backlog has room, and returns the error that stopped it.
@@ -480,8 +494,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         state.gathered.messages = messages;
         state.gathered.clear();
         let refused = state.sender.take_refused_endpoints();
-        if let Some(device) = self.wireguard.as_ref().filter(|_| !refused.is_empty()) {
-            device.forget_sources(&refused);
+        if let Some(encryption) = self.encryption.as_ref().filter(|_| !refused.is_empty()) {
+            encryption.forget_sources(&refused);
         }
     }
 
@@ -608,7 +622,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut tries = 0;
         loop {
             let (done, error) =
-                self.send_messages_of_one_socket(std::slice::from_ref(one), state, buffer);
+                self.send_messages_of_one_socket(slice::from_ref(one), state, buffer);
             if done > 0 {
                 self.count_sent_inner_traffic(one);
                 return true;

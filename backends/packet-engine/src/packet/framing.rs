@@ -6,8 +6,6 @@ use crate::packet::Version;
 
 /// The VXLAN and Ethernet headers in bytes.
 pub const VXLAN: usize = 8 + 14;
-/// WireGuard's header and tag in bytes.
-pub const WIREGUARD: usize = 16 + 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
@@ -20,8 +18,13 @@ pub enum Framing {
         /// The MAC of this node's VTEP; frames to other MACs are dropped.
         mac: [u8; 6],
     },
-    /// The payload is a message that [`crate::wireguard`] encrypts for one peer.
-    WireGuard,
+    /// The payload is a message that [`crate::encryption`] seals for one peer.
+    Sealed {
+        /// Bytes that sealing adds to a packet.
+        overhead: usize,
+        /// The kind of kernel interface that may use the tunnel's port.
+        rival: Rival,
+    },
 }
 
 /// A kind of kernel interface that may use the tunnel's port.
@@ -41,10 +44,7 @@ impl Framing {
             Framing::Udp | Framing::Vxlan { .. } => {
                 Rival { interface: "a vxlan interface (`ip -d link show type vxlan`)", key: "Port" }
             }
-            Framing::WireGuard => Rival {
-                interface: "a WireGuard interface of the kernel (`ip link show type wireguard`)",
-                key: "ListenPort (ListenPortV6 for flannel-wg-v6)",
-            },
+            Framing::Sealed { rival, .. } => *rival,
         }
     }
 
@@ -54,7 +54,7 @@ impl Framing {
         match self {
             Framing::Udp => 0,
             Framing::Vxlan { .. } => VXLAN,
-            Framing::WireGuard => WIREGUARD,
+            Framing::Sealed { overhead, .. } => *overhead,
         }
     }
 
@@ -79,15 +79,14 @@ impl Framing {
         VXLAN
     }
 
-    /// The IP packet in a datagram. Fails if the headers are invalid, or if only a session can decrypt it
-    /// (WireGuard).
+    /// The IP packet in a datagram. Fails if the headers are invalid, or if only a session can decrypt it.
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, DropError> {
         let (vni, mac) = match self {
             Framing::Udp => return Ok(0..datagram.len()),
             Framing::Vxlan { vni, mac } => (vni, mac),
             // Only a session with the sender can decrypt the datagram.
-            Framing::WireGuard => return Err(DropError::BadHeader),
+            Framing::Sealed { .. } => return Err(DropError::BadHeader),
         };
         let Some((head, packet)) = datagram.split_first_chunk::<VXLAN>() else {
             return Err(DropError::Short);

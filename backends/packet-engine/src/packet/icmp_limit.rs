@@ -12,20 +12,22 @@ const EACH: Rate = Rate::new(10, 10);
 const SLOTS: usize = 1024;
 
 /// The spacing between events in nanoseconds. An event that is early by more than `slack` is rejected.
-pub(crate) struct Rate {
+pub struct Rate {
     spacing: u64,
     slack: u64,
 }
 
 impl Rate {
-    pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
+    #[must_use]
+    pub const fn new(per_second: u64, burst: u64) -> Self {
         let spacing = 1_000_000_000 / per_second;
         Self { spacing, slack: spacing * (burst - 1) }
     }
 
     /// Takes a token at `now`, and returns the new `turn`, when the bucket is full again. `None` if the event
     /// is too early. A `turn` of zero means a full bucket.
-    pub(crate) fn next_turn_if_allowed(&self, turn: u64, now: u64) -> Option<u64> {
+    #[must_use]
+    pub fn next_turn_if_allowed(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
     }
@@ -76,7 +78,8 @@ impl Buckets {
 }
 
 /// Mixes bits like the finalizer of splitmix64.
-pub(crate) fn mix_bits(mut bits: u64) -> u64 {
+#[must_use]
+pub fn mix_bits(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,8 @@
 //! Longest prefix match, which maps an address to the index of a peer.
 
+use ipnet::IpNet;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::{BitAnd, BitOr, Not, Shr};
 
 /// Maximum number of entries of a flat array, which then takes 4 MiB.
@@ -111,5 +113,37 @@ impl<B: Bits> Prefixes<B> {
             list.get(at)
         });
         found.map_or(NONE, |(_, index)| *index)
+    }
+}
+
+/// For both address families.
+#[derive(Clone, Debug)]
+pub struct DualPrefixes {
+    pub(super) v4: Prefixes<u32>,
+    pub(super) v6: Prefixes<u128>,
+}
+
+impl DualPrefixes {
+    /// The index of a peer for each network. If two are the same, the last one applies.
+    pub fn build(nets: impl IntoIterator<Item = (IpNet, u32)>) -> Self {
+        let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
+        for (net, index) in nets {
+            match net {
+                IpNet::V4(net) => v4.insert((net.prefix_len(), net.network().to_bits()), index),
+                IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), index),
+            };
+        }
+        Self { v4: Prefixes::build(&v4), v6: Prefixes::build(&v6) }
+    }
+
+    /// The index for the longest network that contains an address.
+    #[inline]
+    #[must_use]
+    pub fn find_peer_index(&self, ip: IpAddr) -> Option<u32> {
+        let index = match ip {
+            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
+        };
+        (index != NONE).then_some(index)
     }
 }

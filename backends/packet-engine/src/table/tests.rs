@@ -1,4 +1,5 @@
 use super::*;
+use crate::table::prefixes::Prefixes;
 use ipnet::{Ipv4Net, Ipv6Net};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -49,7 +50,8 @@ fn longest_prefix_peer(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
 }
 
 fn is_flat(table: &Table) -> [bool; 2] {
-    [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
+    let DualPrefixes { v4, v6 } = &table.subnets;
+    [matches!(v4, Prefixes::Flat { .. }), matches!(v6, Prefixes::Flat { .. })]
 }
 
 /// The first and last address of each subnet, and addresses next to them.

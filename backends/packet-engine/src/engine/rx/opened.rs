@@ -1,12 +1,12 @@
-//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like others.
+//! Receiving side with encryption: opens datagrams in place, and merges their packets like others.
 
 use super::{Rx, RxState};
 use crate::drop_error::DropError;
+use crate::encryption::Open;
 use crate::engine::io::{Device, Port};
 use crate::packet::ecn;
 use crate::packet::{Header, set_ecn};
 use crate::socket::RecvMeta;
-use crate::wireguard::Opener;
 
 impl<D: Device, P: Port> Rx<D, P> {
     /// Opens all datagrams of a receive buffer and merges the accepted packets.
@@ -14,7 +14,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         &self,
         meta: &RecvMeta,
         buffer: &mut [u8],
-        opener: &mut Opener<'_>,
+        open: &mut dyn Open,
         state: &mut RxState,
     ) {
         let step = meta.segment.max(1);
@@ -32,7 +32,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         loop {
             let end = meta.at.end.min(start + step);
             let datagram = buffer.get_mut(start..end).unwrap_or_default();
-            match opener
+            match open
                 .open(datagram, meta.from)
                 .and_then(|header| self.copy_congestion_mark(header, meta, datagram))
             {

@@ -1,122 +1,107 @@
-//! Sending side with WireGuard: seals packets one after another into the buffer for generated headers, and
+//! Sending side with encryption: seals packets one after another in the buffer for generated headers, and
 //! gathers them like other packets.
 
 use super::{Datagram, Tx, TxState, Unpacked};
 use crate::drop_error::DropError;
+use crate::encryption::{Seal, SendState};
 use crate::engine::io::{Device, Port};
 use crate::packet::ecn;
 use crate::split::{HEADERS, Split};
-use crate::wireguard::{Sealer, SendState};
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Chooses the peer of a packet, once for all its segments, and seals them for it.
     pub(super) fn encrypt_and_gather_or_drop(
         &self,
         unpacked: &Unpacked,
-        buffer: &mut [u8],
-        sealer: &mut Sealer<'_>,
+        buffer: &[u8],
+        seal: &mut dyn Seal,
         state: &mut TxState,
     ) {
         let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.full_segment_length_and_count();
+        let longest = segment.unwrap_or(length);
         let sent = &self.counters.sent;
-        if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet))
-        {
-            return self.drop_packet_and_send_icmp_error(
-                None,
-                DropError::Loop,
-                unpacked,
-                buffer,
-                state,
-            );
-        }
-        let slot = match sealer.route(&header, segment.unwrap_or(length)) {
-            Ok(slot) => slot,
-            Err((reply, reason)) => {
-                return self
-                    .drop_packet_and_send_icmp_error(reply, reason, unpacked, buffer, state);
-            }
+        let Some(packet) = buffer.get(start..start + length) else {
+            return sent.count_dropped_packets(DropError::Short, count);
         };
-        let way = match sealer.hold(slot) {
-            Ok(way) => way,
-            Err(reason) => return sent.count_dropped_packets(reason, count),
-        };
-        let datagram = match way {
-            SendState::AwaitingSession => None,
-            SendState::Ready(to) => {
+        let datagram = match seal.select_peer(&header, packet, longest) {
+            Ok(SendState::AwaitingSession) => None,
+            Ok(SendState::Ready(to)) => {
                 let Some(socket) =
                     self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6())
                 else {
                     return sent.count_dropped_packets(DropError::NoEndpoint, count);
                 };
-                Some(Datagram {
-                    to,
-                    ecn: ecn::outer_header_ecn(header.tos, true),
-                    socket,
-                    bytes: 0,
-                })
+                let ecn = ecn::outer_header_ecn(header.tos, true);
+                Some(Datagram { to, ecn, socket, bytes: 0 })
+            }
+            Err((reply, reason)) => {
+                return self
+                    .drop_packet_and_send_icmp_error(reply, reason, unpacked, buffer, state);
             }
         };
+        let longest = longest.max(HEADERS);
         match unpacked.split {
             Split::Whole => {
-                let Some(plain) = buffer.get_mut(start..start + sealer.padded(length)) else {
-                    return sent.count_internal_error("a packet's slot has room for padding", 1);
-                };
-                plain.iter_mut().skip(length).for_each(|byte| *byte = 0);
-                self.encrypt_and_gather_or_queue(plain, datagram, sealer, state);
+                self.encrypt_and_gather_or_queue(longest, datagram, seal, state, |room| {
+                    room.get_mut(..length)?.copy_from_slice(packet);
+                    Some(length)
+                });
             }
             Split::Segments(segments) => {
-                let Some(packet) = buffer.get(start..start + length) else {
-                    return sent.count_dropped_packets(DropError::Short, count);
-                };
-                let mut plain = std::mem::take(&mut state.plain);
                 for index in 0..count {
-                    plain.resize(HEADERS, 0);
-                    let Some((own, payload)) = segments.write_headers(index, packet, &mut plain)
-                    else {
-                        sent.count_dropped_packet(DropError::BadOffload);
-                        continue;
-                    };
-                    let Some(payload) = packet.get(payload) else {
-                        sent.count_internal_error("a segment is inside its packet", 1);
-                        continue;
-                    };
-                    plain.truncate(own);
-                    plain.extend_from_slice(payload);
-                    plain.resize(sealer.padded(plain.len()), 0);
-                    self.encrypt_and_gather_or_queue(&plain, datagram, sealer, state);
+                    self.encrypt_and_gather_or_queue(longest, datagram, seal, state, |room| {
+                        let (own, payload) = segments.write_headers(index, packet, room)?;
+                        let payload = packet.get(payload)?;
+                        room.get_mut(own..own + payload.len())?.copy_from_slice(payload);
+                        Some(own + payload.len())
+                    });
                 }
-                state.plain = plain;
             }
         }
     }
 
-    /// Seals a padded packet, or queues it until a session exists.
+    /// Seals a packet, or queues it until a session exists. `write` writes it, at most `longest` bytes, and
+    /// returns its length.
     #[inline]
     fn encrypt_and_gather_or_queue(
         &self,
-        plain: &[u8],
+        longest: usize,
         datagram: Option<Datagram>,
-        sealer: &mut Sealer<'_>,
+        seal: &mut dyn Seal,
         state: &mut TxState,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) {
         let sent = &self.counters.sent;
-        let Some(datagram) = datagram else {
-            return sent.count_dropped_packets(DropError::NoSession, sealer.park(plain));
-        };
-        let gso = state.segmenting.is_on(datagram.to.ip());
+        let overhead = self.config.framing.overhead();
         let gathered = &mut state.gathered;
-        let room = gathered.used + Sealer::room(plain.len());
+        let most = seal.place(longest);
+        let room = gathered.used + most.len() + overhead;
         if gathered.made.len() < room {
             gathered.made.resize(room * 2, 0);
         }
-        let Some(bytes) =
-            gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out))
-        else {
-            return sent.count_dropped_packet(DropError::NoSession);
+        let out = gathered.made.get_mut(gathered.used..).unwrap_or_default();
+        let Some(length) = out.get_mut(most).and_then(write) else {
+            return sent.count_dropped_packet(DropError::BadOffload);
         };
+        let place = seal.place(length);
+        let bytes = place.len() + overhead;
+        let Some(plain) = out.get_mut(place) else {
+            return sent.count_internal_error("a padded packet is inside its room", 1);
+        };
+        plain.iter_mut().skip(length).for_each(|byte| *byte = 0);
+        let Some(datagram) = datagram else {
+            return sent.count_dropped_packets(DropError::NoSession, seal.park(plain));
+        };
+        if !out.get_mut(..bytes).is_some_and(|datagram| seal.seal(datagram)) {
+            return sent.count_dropped_packet(DropError::NoSession);
+        }
         let from = gathered.pieces.len();
         gathered.add_generated_piece(bytes);
-        gathered.append_or_start_message(Datagram { bytes, ..datagram }, from, gso);
+        gathered.append_or_start_message(
+            Datagram { bytes, ..datagram },
+            from,
+            state.segmenting.is_on(datagram.to.ip()),
+        );
     }
 }
