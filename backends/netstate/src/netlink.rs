@@ -7,8 +7,7 @@ mod read;
 pub(crate) mod watched;
 pub(crate) mod wireguard;
 
-use crate::cleanup::{Inventory, is_flannels};
-use crate::host::bridge::Bridge;
+use crate::cleanup::Inventory;
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError, WireguardKernel};
 use crate::names::{LinkName, Mac};
 use crate::object::link::vxlan;
@@ -18,12 +17,10 @@ use crate::report::survey::Survey;
 use crate::scope::Scope;
 use crate::underlay::Underlay;
 use async_trait::async_trait;
-use ipnet::IpNet;
 use netlink::uapi::*;
 use netlink::{Client, RequestError, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use types::Profile;
 
 /// Works in the network namespace of the thread that opened it.
 pub struct NetlinkKernel {
@@ -99,48 +96,6 @@ impl NetlinkKernel {
     /// service (TOS).
     pub fn inventory(&mut self) -> Result<Inventory, KernelError> {
         self.list_all()
-    }
-
-    /// flannel-rs' and Go flannel's devices of any backend that have an address of full prefix
-    /// length inside the given networks.
-    pub fn devices_in(
-        &mut self,
-        networks: &[IpNet],
-        backends: &[&Profile],
-    ) -> Result<Vec<LinkName>, KernelError> {
-        let links = self.all_links()?;
-        let mut found = Vec::new();
-        for link in links
-            .iter()
-            .filter(|link| is_flannels(backends, link.name.as_str(), link.spec.kind.name()))
-        {
-            let mut inside = false;
-            for family in [AF_INET, AF_INET6] {
-                let addresses = self.addresses_of(link.index, family)?;
-                // An address with a shorter prefix length is an operator's.
-                inside |= addresses.iter().any(|address| {
-                    crate::host::is_single(&address.net)
-                        && networks.iter().any(|network| network.contains(&address.net.addr()))
-                });
-            }
-            found.extend(inside.then_some(link.name));
-        }
-        Ok(found)
-    }
-
-    /// Includes their addresses of both families.
-    pub fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
-        let links = self.all_links()?;
-        let mut bridges = Vec::new();
-        for link in links.iter().filter(|link| link.spec.kind.name() == "bridge") {
-            let mut addresses = self.addresses_of(link.index, AF_INET)?;
-            addresses.extend(self.addresses_of(link.index, AF_INET6)?);
-            bridges.push(Bridge {
-                name: link.name,
-                addresses: addresses.into_iter().map(|address| address.net).collect(),
-            });
-        }
-        Ok(bridges)
     }
 
     /// Works for vxlan and TUN interfaces; `None` if there is none.

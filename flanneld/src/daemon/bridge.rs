@@ -1,7 +1,9 @@
 //! Changes the pods' bridge after this node gets a new subnet.
 
 use ipnet::IpNet;
+use netlink::{Client, KernelError};
 use netstate::host::bridge::{StaleGateway, stale_gateways};
+use netstate::host::read::read_interfaces;
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{Key, Op, Value};
@@ -36,13 +38,14 @@ pub(super) async fn keep_released(
 /// changed bridges. Logs what it cannot remove if this is the first time.
 pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) -> Vec<String> {
     let mut released = Vec::new();
-    let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => {
-            kernel.bridges().map(|bridges| (stale_gateways(&bridges, previous, present), kernel))
-        }
-        Err(error) => Err(error),
+    let open = || {
+        let interfaces = read_interfaces(&mut Client::open()?)?;
+        Ok::<_, KernelError>((
+            stale_gateways(&interfaces, previous, present),
+            NetlinkKernel::open()?,
+        ))
     };
-    let (stale, mut kernel) = match found {
+    let (stale, mut kernel) = match open() {
         Ok(found) => found,
         Err(error) => {
             warn!(

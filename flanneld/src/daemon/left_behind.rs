@@ -3,8 +3,11 @@
 
 use backends::profiles;
 use ipnet::IpNet;
+use netlink::Client;
+use netstate::cleanup::is_flannels;
+use netstate::host::is_single;
+use netstate::host::read::read_interfaces;
 use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
 use run_dir::instance::running;
 use tracing::{info, warn};
 use types::Subnets;
@@ -19,15 +22,19 @@ pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<L
         );
         return Vec::new();
     }
-    let found = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel.devices_in(&ours, &profiles()),
-        Err(error) => Err(error),
-    };
-    let mut devices = found.unwrap_or_else(|error| {
+    let found = Client::open().and_then(|mut client| read_interfaces(&mut client));
+    let mut interfaces = found.unwrap_or_else(|error| {
         warn!(error = %error, "cannot look for devices of earlier backends; leaving them in place");
         Vec::new()
     });
     let others = running::others(&networks.nets().collect()).devices;
-    devices.retain(|name| !others.contains(name.as_str()));
-    devices
+    // An address with a shorter prefix length is an operator's.
+    let is_ours =
+        |net: IpNet| is_single(&net) && ours.iter().any(|network| network.contains(&net.addr()));
+    interfaces.retain(|interface| {
+        is_flannels(&profiles(), &interface.name, &interface.kind)
+            && interface.nets().any(is_ours)
+            && !others.contains(&interface.name)
+    });
+    interfaces.iter().filter_map(|interface| LinkName::parse(&interface.name)).collect()
 }

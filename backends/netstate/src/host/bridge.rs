@@ -1,15 +1,10 @@
 //! Finds gateway addresses that a previous subnet of this node left on bridges of the CNI plugin. Pure.
 
+use crate::host::Interface;
 use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Subnets;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bridge {
-    pub name: LinkName,
-    pub addresses: Vec<IpNet>,
-}
 
 /// A gateway address of a previous subnet that is still on a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +22,7 @@ pub struct StaleGateway {
 ///
 /// A subnet is previous only if the node now has a different subnet of the same family.
 pub fn stale_gateways(
-    bridges: &[Bridge],
+    interfaces: &[Interface],
     previous: &[IpNet],
     present: &Subnets,
 ) -> Vec<StaleGateway> {
@@ -39,14 +34,12 @@ pub fn stale_gateways(
     let gateways = previous.iter().filter(replaced).filter_map(gateway);
     let gone = gateways.filter(|gateway| !present.nets().any(|net| net.contains(&gateway.addr())));
     gone.flat_map(|address| {
-        let with_it = bridges.iter().filter(move |bridge| bridge.addresses.contains(&address));
-        with_it.map(move |bridge| {
-            let other = bridge
-                .addresses
-                .iter()
-                .find(|other| **other != address && address.contains(&other.addr()))
-                .copied();
-            StaleGateway { bridge: bridge.name, address, other }
+        let bridges = interfaces.iter().filter(|interface| interface.kind == "bridge");
+        let with_it = bridges.filter(move |bridge| bridge.nets().any(|net| net == address));
+        with_it.filter_map(move |bridge| {
+            let other =
+                bridge.nets().find(|other| *other != address && address.contains(&other.addr()));
+            Some(StaleGateway { bridge: LinkName::parse(&bridge.name)?, address, other })
         })
     })
     .collect()
@@ -64,12 +57,17 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Address;
 
     /// Each as `bridge address` or `bridge address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
-        let bridge =
-            |name: &str, addresses| Bridge { name: LinkName::parse(name).unwrap(), addresses };
+        let bridge = |name: &str, nets: Vec<IpNet>| Interface {
+            name: name.to_owned(),
+            kind: "bridge".to_owned(),
+            addresses: nets.into_iter().map(Address::plain).collect(),
+            ..Interface::default()
+        };
         let bridges = [
             bridge("br0", vec![net(&"192.168.1.1/24")]),
             bridge("cni0", addresses.iter().map(net).collect()),
