@@ -78,11 +78,11 @@ async fn clean(args: &Args) -> Result<()> {
     let evidence = Evidence { backends, networks, protocol, bridge: args.cni, others };
     let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
-    let others = traffic_rules::ownership::OtherDaemons {
+    let others = traffic_rules::rules::OtherDaemons {
         own: targets,
         served: instances.networks,
         unknown: false,
-        guards: instances.guards,
+        slots: instances.slots,
     };
     let rules = traffic_rules::clear_except(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));

@@ -8,8 +8,10 @@ use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
 use netlink::uapi::NETLINK_ROUTE;
-use netlink::{Client, Notified, Subscription};
+use netlink::{Client, Subscription};
 use netstate::host::tunnels::{TUNNEL_GROUPS, is_tunnel_change, read_tunnel_destinations};
+use run_dir::instance::running::foreign_flanneld;
+use run_dir::instance::taken::RuleSlot;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,11 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use traffic_rules::error::RulesErrors;
-use traffic_rules::notices::{Notices, is_of_iptables, is_of_nftables, wait_for_notice};
-use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::notices::{Notices, is_of_nftables, wait_for_notice};
 use traffic_rules::pace;
-use traffic_rules::rules::Ruleset;
-use traffic_rules::variant::Variant;
+use traffic_rules::rules::OtherDaemons;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive};
 use types::backoff::Backoff;
 use types::{Family, Problem, Subnets};
@@ -51,7 +51,12 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// This daemon's rules in use, and the other daemons on this host, whose rules flanneld keeps.
-type InUse = ([ActiveRules; 2], OtherDaemons);
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InUse {
+    tools: [ActiveRules; 2],
+    slot: u16,
+    others: OtherDaemons,
+}
 
 #[derive(Clone, Debug)]
 pub struct Nodes {
@@ -107,16 +112,6 @@ impl Sharers {
     }
 }
 
-/// The last listing of the traffic rules, and what changed since then.
-struct Listing {
-    /// Of iptables rules, for the periodic passes; `None` with nftables.
-    changes: Option<Notices>,
-    /// The kinds of changes since the last listing.
-    news: Notified,
-    /// Its time and cost.
-    last: Option<(Instant, Duration)>,
-}
-
 /// Repairs of rules that another program had changed.
 #[derive(Default)]
 struct Repairs {
@@ -155,17 +150,17 @@ pub struct Keeper {
     wanted: Wanted,
     nodes: Nodes,
     neighbours: Neighbours,
+    slot: Option<RuleSlot>,
     sharers: Option<Sharers>,
     health: Health,
     appliers: [Applier; 2],
-    listing: Listing,
     repairs: Repairs,
     trouble: Option<Problem>,
     /// Number of consecutive passes after which the rules had a problem.
     failures: u32,
     writes: u64,
-    /// Whether the keeper regards rules of networks without a running daemon on this host as unused.
-    sole: bool,
+    /// Processor time of the last pass.
+    cost: Duration,
     /// Number of times that the keeper wrote rules.
     written: watch::Sender<u64>,
 }
@@ -178,16 +173,13 @@ impl Keeper {
         nodes: Nodes,
         before: BTreeSet<IpNet>,
         devices: Vec<String>,
+        slot: Option<RuleSlot>,
         health: Health,
     ) -> Self {
         let text = "flanneld is still applying the traffic rules";
         health.fail(Condition::Rules, Problem::new("rules-pending", text));
         let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
-        let neighbours = Neighbours::new(
-            wanted.networks.nets().collect(),
-            before,
-            wanted.follows_peers().then_some(wanted.guard_slot),
-        );
+        let neighbours = Neighbours::new(wanted.networks.nets().collect(), before);
         // vxlan networks on one host share their port.
         let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
         let sharers = port.and_then(|port| {
@@ -203,15 +195,15 @@ impl Keeper {
             wanted,
             nodes,
             neighbours,
+            slot,
             sharers,
             health,
             appliers,
-            listing: Listing { changes: None, news: Notified::Nothing, last: None },
             repairs: Repairs::default(),
             trouble: None,
             failures: 0,
             writes: 0,
-            sole: false,
+            cost: Duration::ZERO,
             written: watch::Sender::new(0),
         }
     }
@@ -224,52 +216,39 @@ impl Keeper {
     /// Applies the rules, signals `applied`, then maintains the rules until `stop`. Also removes flanneld's unused
     /// iptables rules or nftables rules.
     pub async fn keep(mut self, applied: oneshot::Sender<()>, stop: CancellationToken) {
-        let (kept_out, mut kept) = watch::channel(None);
-        let others = Box::pin(async {
-            if kept.wait_for(Option::is_some).await.is_ok() {
-                remove_other_kind(kept.clone()).await;
-                // Repeats the removal once it is known which rules have no owner.
-                if kept
-                    .wait_for(|kept| kept.as_ref().is_some_and(|(_, others)| !others.unknown))
-                    .await
-                    .is_ok()
-                {
-                    remove_other_kind(kept).await;
-                }
-            }
-        });
+        let (kept_out, kept) = watch::channel(None);
+        let others = Box::pin(remove_unused(kept));
         let run = Box::pin(async {
             let mut notices = self.wanted.nftables.then(|| Notices::open(is_of_nftables));
-            self.listing.changes = (!self.wanted.nftables).then(|| Notices::open(is_of_iptables));
             self.follow();
-            self.pass(false).await;
+            self.pass().await;
             let _ = applied.send(());
-            kept_out.send_replace(self.kept());
+            self.publish(&kept_out);
             let mut next =
                 Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
             let mut idle_passes = 0;
             loop {
-                let (repairing, noticed, periodic) = tokio::select! {
+                let (repairing, noticed) = tokio::select! {
                     () = changed(&mut self.nodes, &mut self.sharers), if self.wanted.follows_peers() => {
                         tokio::time::sleep(PEER_QUIET).await;
                         if !self.follow() {
                             continue;
                         }
-                        (false, false, false)
+                        (false, false)
                     }
                     () = wait_for_notice(&mut notices), if !self.repairs.contended => {
                         tokio::time::sleep(if idle_passes < IDLE_PASSES { QUIET } else { FOREIGN_QUIET }).await;
                         notices.iter_mut().for_each(|notices| _ = notices.drain());
-                        (true, true, false)
+                        (true, true)
                     }
-                    () = tokio::time::sleep_until(next) => (true, false, true),
+                    () = tokio::time::sleep_until(next) => (true, false),
                 };
                 let before = self.writes;
                 let was_well = self.trouble.is_none();
-                let wrote = self.pass(periodic).await;
+                let wrote = self.pass().await;
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
-                kept_out.send_replace(self.kept());
+                self.publish(&kept_out);
                 next = Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
             }
         });
@@ -279,16 +258,16 @@ impl Keeper {
     /// Time until the next pass if no event occurs.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
-            let cost = self.listing.last.map_or(Duration::ZERO, |(_, cost)| cost);
-            let pause = pace::retry(RETRY.after(self.failures), cost);
             self.failures += 1;
-            return pause;
+            return RETRY.after(self.failures - 1);
         }
         self.failures = 0;
+        let resync = self.wanted.resync;
         match (self.repairs.contended, noticed) {
             (true, _) => MINUTE,
-            (false, true) => self.wanted.resync.max(Duration::from_secs(10)),
-            (false, false) => self.wanted.resync,
+            (false, true) => resync.max(Duration::from_secs(10)),
+            // Each listing of iptables-legacy reads the rules of all Services.
+            (false, false) => pace::interval(resync, self.cost).min(resync.max(MINUTE)),
         }
     }
 
@@ -313,64 +292,28 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. True if the pass wrote rules although the other daemons, their networks and
-    /// the numbers of their encapsulation port rules are unchanged. After a change of these, the pass may remove
-    /// rules of an ended daemon, which is not a repair.
-    ///
-    /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported
-    /// no change.
-    async fn pass(&mut self, periodic: bool) -> bool {
-        let others = self.neighbours.refresh();
-        let same = (&others.own, &others.served, &others.guards)
-            == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);
-        self.wanted.others = others;
-        if periodic
-            && same
-            && (self.sole || !self.neighbours.may_remove_unserved())
-            && !self.is_due()
+    /// Checks the rules and repairs them. True if the pass wrote rules although this daemon's slot and the other daemons
+    /// are unchanged. After a change of these, a write is not a repair.
+    async fn pass(&mut self) -> bool {
+        if self.neighbours.may_take_first_slot()
+            && let Some(slot) = self.slot.as_mut().filter(|slot| slot.number > 0)
+            && slot.move_to_first()
         {
-            return false;
+            info!(
+                "moving the traffic rules to flannel's usual chains, which no other daemon uses any longer"
+            );
+            self.wanted.slot = slot.number;
+            self.apply().await;
         }
+        let others = self.neighbours.refresh(self.wanted.slot);
+        let same = others == self.wanted.others;
+        self.wanted.others = others;
         let before = self.writes;
-        let unserved = self.apply().await;
-        let wrote = self.writes > before;
-        if (!unserved.is_empty() || !self.sole) && self.neighbours.may_remove_unserved() {
-            self.sole = true;
-            self.wanted.others.unknown = false;
-            if !unserved.is_empty() {
-                let networks: Vec<String> = unserved.iter().map(IpNet::to_string).collect();
-                info!(
-                    network = %networks.join(", "),
-                    "removing the traffic rules of networks that no flanneld on this host serves any longer"
-                );
-                self.apply().await;
-            }
-        }
-        wrote && same
+        self.apply().await;
+        self.writes > before && same
     }
 
-    /// True if a periodic pass must list the rules.
-    fn is_due(&mut self) -> bool {
-        let news = self.listing.changes.as_mut().map(Notices::drain).unwrap_or_default();
-        self.listing.news = self.listing.news.max(news);
-        // No notice tells that iptables can be used again.
-        let is_bridged = !self.wanted.nftables && self.appliers.iter().any(Applier::uses_nftables);
-        let is_well = self.trouble.is_none() && !is_bridged;
-        let Some((listed, cost)) = self.listing.last.filter(|_| is_well) else {
-            return true;
-        };
-        // Only a listing contains counters, and the legacy variant has no notices.
-        let has_notices =
-            |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
-        let is_known = self.listing.changes.as_ref().is_some_and(Notices::is_open)
-            && self.appliers.iter().all(has_notices);
-        let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
-        listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
-    }
-
-    /// Returns the networks whose rules the keeper keeps only because an unknown daemon may serve them.
-    async fn apply(&mut self) -> BTreeSet<IpNet> {
-        let mut unserved = BTreeSet::new();
+    async fn apply(&mut self) {
         let mut complaints = Vec::new();
         let mut unknown_senders: Option<u64> = None;
         let mut logged: Vec<Note> = Vec::new();
@@ -379,11 +322,9 @@ impl Keeper {
             let rules = families.iter().find(|rules| rules.family == family)?;
             Some(async move { (applier.apply(rules).await, applier.notes()) })
         });
-        self.listing.changes.iter_mut().for_each(|changes| _ = changes.drain());
-        self.listing.news = Notified::Nothing;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
-        self.listing.last = Some((Instant::now(), cost.so_far()));
+        self.cost = cost.so_far();
         for (result, notes) in results {
             for note in notes {
                 // Both families have the same notes about the programs.
@@ -399,7 +340,6 @@ impl Keeper {
             match result {
                 Ok(applied) => {
                     self.writes += u64::from(applied.wrote);
-                    unserved.extend(applied.unserved);
                     unknown_senders = applied
                         .unknown_senders
                         .map(|more| more.saturating_add(unknown_senders.unwrap_or(0)))
@@ -428,7 +368,6 @@ impl Keeper {
         }
         self.describe();
         self.health.condition(Condition::Rules, self.trouble.clone());
-        unserved
     }
 
     /// Writes into the node's status document which tool flanneld uses for the rules, and their purposes.
@@ -467,7 +406,17 @@ impl Keeper {
         let [Some(v4), Some(v6)] = Family::ALL.map(kept) else {
             return None;
         };
-        self.trouble.is_none().then(|| ([v4, v6], self.wanted.others.clone()))
+        let (slot, others) = (self.wanted.slot, self.wanted.others.clone());
+        self.trouble.is_none().then_some(InUse { tools: [v4, v6], slot, others })
+    }
+
+    fn publish(&self, kept_out: &watch::Sender<Option<InUse>>) {
+        let kept = self.kept();
+        kept_out.send_if_modified(|last| {
+            let is_new = *last != kept;
+            *last = kept;
+            is_new
+        });
     }
 }
 
@@ -485,31 +434,40 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
     }
 }
 
-/// Removes flanneld's unused iptables or nftables rules once this daemon's rules are in place. Retries failures and
-/// logs each new one. The removal runs as a separate task, so that another process's lock cannot prevent the daemon
-/// from repairing its own rules.
-async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
+/// Removes flannel's unused rules once this daemon's rules are in place, and after each change of the tool, the slot or
+/// the other daemons. Retries failures and logs each new one. The removal runs as a separate task, so that another
+/// process's lock cannot prevent the daemon from repairing its own rules.
+async fn remove_unused(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;
     loop {
-        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else {
-            return;
+        let current = kept.borrow_and_update().clone();
+        if let Some(InUse { tools, slot, mut others }) = current {
+            // It may have started after this daemon.
+            others.unknown |= foreign_flanneld();
+            let cleared = clear_inactive(tools, slot, &others).await;
+            for removed in cleared.removed {
+                info!(rule = %removed, "removed unused rules");
+            }
+            for complaint in cleared.errors.iter().filter(|error| !complaints.contains(error)) {
+                warn!(error = %complaint, "cannot remove unused rules, retrying");
+            }
+            failures = if cleared.errors.is_empty() { 0 } else { failures + 1 };
+            complaints = cleared.errors;
+        }
+        let retry = async {
+            match failures {
+                0 => std::future::pending().await,
+                failures => tokio::time::sleep(RETRY_CLEAR.after(failures - 1)).await,
+            }
         };
-        let Some((in_use, others)) = in_use else {
-            continue;
-        };
-        let cleared = clear_inactive(in_use, &others).await;
-        for removed in cleared.removed {
-            info!(rule = %removed, "removed unused rules");
+        tokio::select! {
+            changed = kept.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = retry => {}
         }
-        for complaint in cleared.errors.iter().filter(|complaint| !complaints.contains(complaint)) {
-            warn!(error = %complaint, "cannot remove unused rules, retrying");
-        }
-        if cleared.errors.is_empty() {
-            return;
-        }
-        complaints = cleared.errors;
-        tokio::time::sleep(RETRY_CLEAR.after(failures)).await;
-        failures += 1;
     }
 }

@@ -44,7 +44,7 @@ pub const AF_INET: u8 = 2;
 pub const AF_BRIDGE: u8 = 7;
 pub const AF_INET6: u8 = 10;
 
-/// linux/if_link.h: link attributes.
+/// linux/if_link.h: attributes of a link's IPv6.
 pub const IFLA_INET6_CONF: u16 = 2;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
@@ -83,19 +83,15 @@ pub const IFLA_IPTUN_TTL: u16 = 4;
 pub const IFLA_IPTUN_PROTO: u16 = 9;
 pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
 
-/// linux/if_addr.h: address attributes and flags.
+/// linux/if_addr.h.
 pub const IFA_F_NODAD: u8 = 2;
 
-/// linux/neighbour.h: neighbour attributes, states and flags.
+/// linux/neighbour.h.
 pub const NDA_PROTOCOL: u16 = 12;
 
-/// linux/rtnetlink.h: route attributes.
 /// struct rtvia: offset in bytes of the address, after the family.
 pub const RTVIA_ADDR: usize = 2;
 pub const RTNH_F_ONLINK: u32 = 4;
-/// linux/rtnetlink.h: flags with which a route lookup returns the routing table, and the matched
-/// route instead of the resolved path.
-
 /// linux/fib_rules.h: policy routing rules.
 pub const FIB_RULE: usize = 12;
 pub const FIB_RULE_INVERT: u32 = 0x2;

@@ -1,108 +1,106 @@
 //! Renders the rules in iptables syntax and builds the input for iptables-restore. Pure: text to
 //! text.
 
-use super::ownership::{NetMatch, OtherDaemons, Owner, change};
 use super::reader::iptables::{conditions, network};
-use super::rules::{BUILT_IN, Encap, Match, Rule, Ruleset, Verdict, head};
+use super::rules::{
+    BUILT_IN, Encap, Match, Named, OtherDaemons, Rule, Ruleset, Verdict, slot_name, slot_of,
+};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// Daemon 0 guards its encapsulation port in this chain. The chains of other daemons end with the
-/// daemon's number.
-const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
-
-/// A chain that flannel manages, and the jumps to it.
-struct ManagedChain {
+/// A chain of flannel, with the name that it has in slot 0.
+struct Chain {
     table: &'static str,
-    chain: String,
-    comment: &'static str,
-    /// Other flanneld daemons may also have rules in the chain.
-    shared: bool,
-    /// `None` if the chain should not exist.
-    rules: Option<Vec<String>>,
-    jumps: Vec<HookJump>,
+    name: &'static str,
+    /// What the comments of its rules call it.
+    purpose: &'static str,
+    /// The built-in chains that may jump to it.
+    hooks: &'static [&'static str],
 }
 
-/// A built-in chain, and the jump that it should contain.
-struct HookJump {
-    builtin: &'static str,
-    jump: Option<String>,
+const GUARD: Chain = Chain {
+    table: "raw",
+    name: "FLANNEL-ENCAP",
+    purpose: "encap",
+    hooks: &["PREROUTING", "OUTPUT"],
+};
+
+const CHAINS: [Chain; 3] = [
+    Chain { table: "nat", name: "FLANNEL-POSTRTG", purpose: "masq", hooks: &["POSTROUTING"] },
+    Chain { table: "filter", name: "FLANNEL-FWD", purpose: "forward", hooks: &["FORWARD"] },
+    GUARD,
+];
+
+impl Chain {
+    fn is_guard(&self) -> bool {
+        self.name == GUARD.name
+    }
+
+    /// The comment of a slot's rules. Without its number, daemons before the slots would take a
+    /// slot's jump for one of Go flannel's former rules and remove it.
+    fn comment(&self, slot: u16) -> String {
+        match slot {
+            0 => format!("flanneld {}", self.purpose),
+            slot => format!("flanneld {slot} {}", self.purpose),
+        }
+    }
+
+    /// This daemon's chain, as it should be.
+    fn wanted(&self, rules: &Ruleset) -> WantedChain {
+        let (chain, comment) = (slot_name(self.name, rules.slot), self.comment(rules.slot));
+        let (lines, encap) = match self.purpose {
+            "masq" => (rules.masquerade.as_deref(), None),
+            "forward" => (rules.forward.as_deref(), None),
+            _ => (None, rules.encap.as_ref()),
+        };
+        let lines = match encap {
+            Some(encap) => Some(guard_lines(&chain, &comment, encap)),
+            None => lines.map(|rules| {
+                rules.iter().map(|rule| render(&chain, &comment, rule)).collect::<Vec<_>>()
+            }),
+        };
+        let jump = |hook: &&'static str| {
+            let matches = match encap {
+                Some(encap) => {
+                    let rules = if *hook == "OUTPUT" { &encap.outgoing } else { &encap.incoming };
+                    (!rules.is_empty()).then(|| encapsulated(&encap.encapsulation))
+                }
+                None => lines.is_some().then(String::new),
+            };
+            matches.map(|matches| {
+                format!("-A {hook}{matches} -m comment --comment \"{comment}\" -j {chain}")
+            })
+        };
+        WantedChain {
+            jumps: self.hooks.iter().map(|hook| (*hook, jump(hook))).collect(),
+            first: self.purpose == "forward" && rules.forward_insert,
+            chain,
+            lines,
+        }
+    }
+}
+
+struct WantedChain {
+    chain: String,
+    /// `None` if the chain should not exist.
+    lines: Option<Vec<String>>,
+    /// Each built-in chain that may jump to the chain, and the jump that it should contain.
+    jumps: Vec<(&'static str, Option<String>)>,
+    /// The jumps are the first rules of the built-in chains.
     first: bool,
 }
 
-fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
-    let managed =
-        |table, builtin, chain: &str, comment, rules: Option<&Vec<Rule>>, first| ManagedChain {
-            table,
-            chain: chain.to_owned(),
-            comment,
-            shared: true,
-            rules: rules
-                .map(|rules| rules.iter().map(|rule| render(chain, comment, rule)).collect()),
-            jumps: vec![HookJump {
-                builtin,
-                jump: rules.map(|_| jump(builtin, "", comment, chain)),
-                first,
-            }],
-        };
-    let mut chains = vec![
-        managed(
-            "nat",
-            "POSTROUTING",
-            "FLANNEL-POSTRTG",
-            "flanneld masq",
-            rules.masquerade.as_ref(),
-            false,
-        ),
-        managed(
-            "filter",
-            "FORWARD",
-            "FLANNEL-FWD",
-            "flanneld forward",
-            rules.forward.as_ref(),
-            rules.forward_insert,
-        ),
-    ];
-    let own = rules.encap.as_ref().map(|_| rules.guard_slot);
-    // Guard chains without an owner are removed.
-    let orphans = guards(saved)
-        .into_iter()
-        .filter(|slot| Some(*slot) != own && !rules.others.keeps_guard(*slot));
-    chains.extend(own.map(|slot| encap(rules.encap.as_ref(), slot)));
-    chains.extend(orphans.map(|slot| encap(None, slot)));
-    chains
+/// The slot of flannel's chain in a table; `None` for another chain.
+pub(crate) fn slot_of_chain(table: &str, chain: &str) -> Option<u16> {
+    let own = CHAINS.iter().filter(|own| own.table == table);
+    own.into_iter().find_map(|own| slot_of(chain, own.name))
 }
 
-/// The chain in which a daemon guards its encapsulation port.
-fn guard_chain(slot: u16) -> String {
-    if slot == 0 { GUARD_CHAIN.to_owned() } else { format!("{GUARD_CHAIN}-{slot}") }
-}
-
-/// A daemon's number from the name of its guard chain; `None` for another name.
-fn guard_slot(chain: &str) -> Option<u16> {
-    let slot = match chain.strip_prefix(GUARD_CHAIN)? {
-        "" => 0,
-        rest => rest.strip_prefix('-')?.parse().ok()?,
-    };
-    (guard_chain(slot) == chain).then_some(slot)
-}
-
-/// The daemons whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
-fn guards(saved: &str) -> BTreeSet<u16> {
-    let words = |line: &str| {
-        let chain = line
-            .strip_prefix(':')
-            .or_else(|| line.strip_prefix("-A "))
-            .and_then(|rest| rest.split(' ').next())
-            .and_then(guard_slot);
-        chain
-            .into_iter()
-            .chain(line.rsplit_once("-j ").and_then(|(_, target)| guard_slot(target)))
-            .collect::<Vec<_>>()
-    };
-    lines(saved).filter(|(table, _)| *table == "raw").flat_map(|(_, line)| words(line)).collect()
+/// True for a built-in chain that may jump to flannel's chains.
+pub(crate) fn is_hook(table: &str, chain: &str) -> bool {
+    CHAINS.iter().any(|own| own.table == table && own.hooks.contains(&chain))
 }
 
 /// iptables options.
@@ -119,25 +117,19 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     }
 }
 
-/// True if the listing contains the table as a whole, and the chain.
-pub(crate) fn lists(saved: &str, table: &str, chain: Option<&str>) -> bool {
-    let mut of_table = lines(saved).filter(|(of, _)| *of == table);
-    let start = chain.map(|chain| format!(":{chain} "));
-    start.is_none_or(|start| of_table.any(|(_, line)| line.starts_with(&start)))
-        && of_table.any(|(_, line)| line == "COMMIT")
+/// True if the listing contains the table as a whole.
+pub(crate) fn lists(saved: &str, table: &str) -> bool {
+    lines(saved).any(|(of, line)| of == table && line == "COMMIT")
 }
 
 /// Replaces rules by those of ours that mean the same. Versions of iptables-save differ in the
 /// order and the notation of options.
-fn in_own_words(saved: &str, chains: &[ManagedChain], family: Family) -> String {
+fn in_own_words(saved: &str, chains: &[WantedChain], family: Family) -> String {
     let lines = chains.iter().flat_map(|chain| {
-        let jumps = chain.jumps.iter().filter_map(|hook| hook.jump.clone());
-        let rules = chain.rules.iter().flatten().cloned();
-        rules.chain(jumps).chain([chain.head()])
+        chain.lines.iter().flatten().chain(chain.jumps.iter().filter_map(|(_, jump)| jump.as_ref()))
     });
-    let lines: Vec<String> = lines.collect();
     let ours: BTreeMap<_, _> =
-        lines.iter().filter_map(|line| Some((meaning(line, family)?, line))).collect();
+        lines.filter_map(|line| Some((meaning(line, family)?, line))).collect();
     let mut out = String::with_capacity(saved.len());
     for line in saved.lines() {
         let rule = line
@@ -157,60 +149,38 @@ fn meaning(rule: &str, family: Family) -> Option<(&str, BTreeSet<String>, &str)>
     Some((chain, conditions(options, family), target))
 }
 
-/// The jumps to the guard chain match only encapsulated packets, so that the kernel checks other
-/// packets against only one rule.
-fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
-    let (chain, comment) = (guard_chain(slot), "flanneld encap");
-    let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
-        builtin,
-        jump: encap
-            .filter(|encap| used(encap))
-            .map(|encap| jump(builtin, &encapsulated(&encap.encapsulation), comment, &chain)),
-        first: false,
-    };
-    let lines = |encap: &Encap| {
-        let mut lines = Vec::new();
-        for rule in encap.outgoing.iter().chain(&encap.incoming) {
-            if rule.matches.contains(&Match::UnknownSender) {
-                let known = |ip: &_| Rule {
-                    matches: vec![Match::Source(true, IpNet::from(*ip))],
-                    verdict: Verdict::Return,
-                };
-                lines.extend(
-                    encap.peers.iter().flatten().map(|ip| render(&chain, comment, &known(ip))),
-                );
-            }
-            lines.push(render(&chain, comment, rule));
+/// The kernel checks other packets against only one rule, because the jumps match only encapsulated
+/// packets.
+fn guard_lines(chain: &str, comment: &str, encap: &Encap) -> Vec<String> {
+    let mut lines = Vec::new();
+    for rule in encap.outgoing.iter().chain(&encap.incoming) {
+        if rule.matches.contains(&Match::UnknownSender) {
+            let known = |ip: &_| Rule {
+                matches: vec![Match::Source(true, IpNet::from(*ip))],
+                verdict: Verdict::Return,
+            };
+            lines.extend(encap.peers.iter().flatten().map(|ip| render(chain, comment, &known(ip))));
         }
-        lines
-    };
-    ManagedChain {
-        table: "raw",
-        comment,
-        shared: false,
-        rules: encap.map(lines),
-        jumps: vec![
-            hook("PREROUTING", |encap| !encap.incoming.is_empty()),
-            hook("OUTPUT", |encap| !encap.outgoing.is_empty()),
-        ],
-        chain,
+        lines.push(render(chain, comment, rule));
     }
+    lines
 }
 
 /// The input for `iptables-restore --noflush` that changes the rules in `saved` (the output of
 /// `iptables-save`) into the desired ones; `None` if they are there already.
 ///
-/// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this
-/// daemon's rules if other daemons also have rules in the chain.
+/// iptables-restore commits each table as a whole. The input replaces whole chains of this daemon's
+/// slot, and keeps the rules of other networks in them.
 ///
 /// ```
 /// use traffic_rules::iptables_text::payload;
-/// use traffic_rules::rules::{Match, Rule, Ruleset, Verdict};
+/// use traffic_rules::rules::{Match, OtherDaemons, Rule, Ruleset, Verdict};
 /// use types::Family;
 ///
-/// let from_pods = Match::Source(true, "10.244.0.0/16".parse()?);
-/// let accept = Rule { matches: vec![from_pods], verdict: Verdict::Accept };
-/// let rules = Ruleset { forward: Some(vec![accept]), ..Ruleset::empty(Family::V4) };
+/// let network = "10.244.0.0/16".parse()?;
+/// let accept = Rule { matches: vec![Match::Source(true, network)], verdict: Verdict::Accept };
+/// let others = OtherDaemons { own: [network].into(), ..OtherDaemons::default() };
+/// let rules = Ruleset { forward: Some(vec![accept]), others, ..Ruleset::empty(Family::V4) };
 /// let input = payload(&rules, "").unwrap();
 /// let rule = input.lines().nth(2).unwrap();
 /// assert!(rule.starts_with("-A FLANNEL-FWD -s 10.244.0.0/16 ") && rule.ends_with(" -j ACCEPT"));
@@ -221,59 +191,61 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 #[must_use]
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let mut out = String::new();
-    let chains = managed_chains(rules, saved);
-    let saved = &*in_own_words(saved, &chains, rules.family);
-    for managed in chains {
-        let present = ChainState::of(&managed, &rules.others, saved);
-        let mut lines = chain_lines(&managed, &present);
-        for (hook, found) in managed.jumps.iter().zip(&present.jumps) {
-            let right = found.exact == usize::from(hook.jump.is_some())
-                && !(hook.first && found.foreign_first == Some(true));
-            lines.extend(found.stale.iter().map(|stale| deletion(stale)));
-            if let Some(jump) = hook.jump.as_ref().filter(|_| !right) {
-                lines.extend((0..found.exact).map(|_| deletion(jump)));
-                lines.push(if hook.first { jump.replacen("-A ", "-I ", 1) } else { jump.clone() });
+    let wanted = CHAINS.each_ref().map(|chain| chain.wanted(rules));
+    let saved = &*in_own_words(saved, &wanted, rules.family);
+    for (of, wanted) in CHAINS.iter().zip(wanted) {
+        let listing = Listing { saved, table: of.table };
+        let found = listing.chain(&wanted.chain);
+        let is_foreign = |line: &&str| {
+            !of.is_guard() && is_rule_of(line, |named| rules.others.is_foreign(named))
+        };
+        let (foreign, found): (Vec<&str>, Option<Vec<&str>>) = match found {
+            None => (Vec::new(), None),
+            Some(lines) => {
+                let (foreign, own) = lines.into_iter().partition(is_foreign);
+                (foreign, Some(own))
+            }
+        };
+        let mut lines = Vec::new();
+        if let Some(rules) = &wanted.lines
+            && found.as_ref().is_none_or(|found| found != rules)
+        {
+            lines.push(format!(":{} - [0:0]", wanted.chain));
+            lines.extend(rules.iter().cloned());
+            lines.extend(foreign.iter().map(|line| (*line).to_owned()));
+        }
+        // An unwanted chain stays as it is while it has rules of other networks.
+        let goes = wanted.lines.is_none() && foreign.is_empty();
+        if wanted.lines.is_some() || goes {
+            for (hook, jump) in &wanted.jumps {
+                lines.extend(listing.mend_jump(hook, &wanted, jump.as_deref()));
             }
         }
-        if managed.rules.is_none() && present.rules.is_some() && !present.shared() {
-            lines.extend([format!("-F {}", managed.chain), format!("-X {}", managed.chain)]);
+        if goes && found.is_some() {
+            lines.extend(removal_of_chain(&wanted.chain));
         }
-        if !lines.is_empty() {
-            let _ = write!(out, "*{}\n{}\nCOMMIT\n", managed.table, lines.join("\n"));
-        }
+        append_commit(&mut out, of.table, &lines);
     }
     (!out.is_empty()).then_some(out)
 }
 
-/// The listing lacks one of the chains that it should contain.
-pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
-    managed_chains(rules, saved).iter().any(|managed| {
-        let present = ChainState::of(managed, &rules.others, saved);
-        managed.rules.is_some() && present.rules.is_none()
-    })
+fn append_commit(out: &mut String, table: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = write!(out, "*{table}\n{}\nCOMMIT\n", lines.join("\n"));
+    }
 }
 
-fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
-    let wanted = managed.rules.as_deref();
-    if !present.shared() {
-        let found: Option<Vec<&String>> =
-            present.rules.as_ref().map(|rules| rules.iter().map(|(_, line)| line).collect());
-        let Some(wanted) = wanted.filter(|wanted| found != Some(wanted.iter().collect())) else {
-            return Vec::new();
-        };
-        return std::iter::once(format!(":{} - [0:0]", managed.chain))
-            .chain(wanted.iter().cloned())
-            .collect();
-    }
-    let found: Vec<(Owner, Option<String>)> =
-        present.rules.iter().flatten().map(|(owner, line)| (*owner, Some(line.clone()))).collect();
-    let head = managed.head();
-    let change = change(&found, wanted.unwrap_or_default(), |line| *line == head);
-    let mut lines: Vec<String> =
-        change.remove.iter().filter_map(|at| found.get(*at)?.1.as_deref().map(deletion)).collect();
-    lines.extend(change.head.map(|head| head.replacen("-A ", "-I ", 1)));
-    lines.extend(change.block);
-    lines
+fn removal_of_chain(chain: &str) -> [String; 2] {
+    [format!("-F {chain}"), format!("-X {chain}")]
+}
+
+/// The listing lacks one of the chains that it should contain.
+pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
+    CHAINS.iter().any(|of| {
+        let wanted = of.wanted(rules);
+        let listing = Listing { saved, table: of.table };
+        wanted.lines.is_some() && listing.chain(&wanted.chain).is_none()
+    })
 }
 
 /// Converts the line that appends a rule into the one that deletes it.
@@ -281,57 +253,68 @@ fn deletion(line: &str) -> String {
     line.replacen("-A ", "-D ", 1)
 }
 
-/// Descriptions of flannel's chains and rules in `saved`.
+/// The input for `iptables-restore --noflush` that removes flannel's chains and rules, except those
+/// that other daemons keep and those of the slot in use, with descriptions of what it removes.
+/// `None` if there is nothing to remove.
 #[must_use]
-pub fn remains(saved: &str) -> Vec<String> {
-    remains_except(saved, &OtherDaemons::default())
-}
-
-/// Omits the rules that other daemons keep.
-pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
-    let mut out = Vec::new();
-    for managed in
-        managed_chains(&Ruleset { others: others.clone(), ..Ruleset::empty(Family::V4) }, saved)
-    {
-        let present = ChainState::of(&managed, others, saved);
-        let (table, chain) = (managed.table, &managed.chain);
-        match &present.rules {
-            Some(rules) if !present.shared() => {
-                out.push(format!("table {table}: chain {chain} with {} rules", rules.len()));
+pub fn removal(
+    saved: &str,
+    others: &OtherDaemons,
+    in_use: Option<u16>,
+) -> Option<(String, Vec<String>)> {
+    let (mut out, mut words) = (String::new(), Vec::new());
+    for of in &CHAINS {
+        let (table, listing) = (of.table, Listing { saved, table: of.table });
+        let (mut lines, mut chains) = (Vec::new(), Vec::new());
+        for (chain, slot) in listing.slots(of) {
+            let found = listing.chain(chain).unwrap_or_default();
+            let is_used = in_use == Some(slot);
+            let keeps = |line: &&str| is_rule_of(line, |named| others.keeps(named));
+            let stays = is_used
+                || others.slots.contains(&slot)
+                || !of.is_guard() && found.iter().any(keeps);
+            if !stays {
+                let jumps: Vec<&str> =
+                    of.hooks.iter().flat_map(|hook| listing.jumps(hook, chain)).collect();
+                words.push(format!("table {table}: chain {chain} with {} rules", found.len()));
+                words.extend(jumps.iter().map(|jump| format!("table {table}: {jump}")));
+                lines.extend(jumps.into_iter().map(deletion));
+                chains.extend(removal_of_chain(chain));
+            } else if !of.is_guard() {
+                let is_left =
+                    |line: &&&str| is_rule_of(line, |named| others.is_left(named, is_used));
+                let left: Vec<&str> = found.iter().filter(is_left).copied().collect();
+                words.extend(
+                    (!left.is_empty())
+                        .then(|| format!("table {table}: {} rules in chain {chain}", left.len())),
+                );
+                lines.extend(left.into_iter().map(deletion));
             }
-            Some(rules) => {
-                let ours = rules.iter().filter(|(owner, _)| *owner == Owner::Ours).count();
-                out.extend((ours > 0).then(|| format!("table {table}: {ours} rules in chain {chain}, which another flanneld also uses")));
-            }
-            None => {}
         }
-        out.extend(
-            present
-                .jumps
-                .iter()
-                .flat_map(|hook| &hook.stale)
-                .map(|rule| format!("table {table}: {rule}")),
-        );
+        // Go flannel v0.17 to v0.19 wrote its rules directly into the built-in chains.
+        let comment = format!("\"{}\"", of.comment(0));
+        let direct = of.hooks.iter().flat_map(|hook| listing.rules(hook)).filter(|line| {
+            line.contains(&comment) && is_rule_of(line, |named| others.is_left(named, false))
+        });
+        for line in direct.filter(|_| !of.is_guard()) {
+            words.push(format!("table {table}: {line}"));
+            lines.push(deletion(line));
+        }
+        lines.extend(chains);
+        append_commit(&mut out, table, &lines);
     }
-    out
+    (!out.is_empty()).then_some((out, words))
 }
 
-/// The networks whose rules stay only because another flanneld may still serve them.
-#[must_use]
-pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
-    let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
-    let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
-    let networks = rules
-        .filter_map(|(_, line)| named(line))
-        .filter_map(|(source, destination)| others.network(source, destination));
-    networks
-        .filter(|network| !others.own.contains(network) && !others.served.contains(network))
-        .collect()
+/// A rule with a comment of flannel that fulfils the condition. A rule without the comment belongs
+/// to no network.
+fn is_rule_of(line: &str, condition: impl FnOnce(Named) -> bool) -> bool {
+    line.contains("flanneld ") && named(line).is_some_and(condition)
 }
 
 /// The source and destination networks that a rule of iptables-save matches; `None` if the parser
 /// does not understand one of them.
-fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
+fn named(line: &str) -> Option<Named> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
     while let Some(word) = words.next() {
@@ -360,16 +343,13 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
 
 /// As a daemon's guard chain has counted them, in packets.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
-    let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
-    let ends = ["--comment \"flanneld encap\"", "--comment \"flanneld encap\" -j DROP"];
+    let start = format!("] -A {} -m addrtype --dst-type LOCAL ", slot_name(GUARD.name, slot));
+    let comment = format!("--comment \"{}\"", GUARD.comment(slot));
+    let ends = [comment.clone(), comment + " -j DROP"];
     let line = saved.lines().rfind(|line| {
         line.contains(&start) && ends.iter().any(|end| line.trim_end().ends_with(end))
     })?;
     line.strip_prefix('[')?.split(':').next()?.parse().ok()
-}
-
-fn jump(builtin: &str, matches: &str, comment: &str, chain: &str) -> String {
-    format!("-A {builtin}{matches} -m comment --comment \"{comment}\" -j {chain}")
 }
 
 /// As `iptables -S` and `iptables-save` print it.
@@ -417,115 +397,73 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The chains and rules of `iptables-save` without counts.
-#[must_use]
-pub fn uncounted(saved: &str) -> Vec<String> {
-    lines(saved)
-        .filter(|(_, line)| !line.starts_with('#'))
-        .map(|(_, line)| line.split(" [").next().unwrap_or(line).to_owned())
-        .collect()
+/// Converts the output of `iptables -v -S` to the format of `iptables-save -c`.
+pub(crate) fn as_saved(output: &str) -> String {
+    let mut saved = String::with_capacity(output.len());
+    for line in output.lines().map(str::trim_end) {
+        let counted = line.rsplit_once(" -c ").and_then(|(start, rest)| {
+            let (packets, rest) = rest.split_once(' ')?;
+            let (bytes, end) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+            Some(format!("[{packets}:{bytes}] {start}{end}"))
+        });
+        let _ = match line.split(' ').collect::<Vec<_>>().as_slice() {
+            ["-P", chain, policy, ..] => writeln!(saved, ":{chain} {policy} [0:0]"),
+            ["-N", chain] => writeln!(saved, ":{chain} - [0:0]"),
+            _ => writeln!(saved, "{}", counted.as_deref().unwrap_or(line)),
+        };
+    }
+    saved
 }
 
-impl ManagedChain {
-    /// The first rule of the chain, which all flanneld daemons share.
-    fn head(&self) -> String {
-        render(&self.chain, self.comment, &head())
+/// One table in the output of iptables-save.
+#[derive(Clone, Copy)]
+struct Listing<'a> {
+    saved: &'a str,
+    table: &'a str,
+}
+
+impl<'a> Listing<'a> {
+    fn lines(self) -> impl Iterator<Item = &'a str> {
+        lines(self.saved).filter(move |(table, _)| *table == self.table).map(|(_, line)| line)
     }
 
-    fn owner(&self, others: &OtherDaemons, line: &str) -> Owner {
-        // A rule without our comment belongs to no other daemon.
-        let ours = self.shared && line.contains(self.comment);
-        match named(line).filter(|_| ours) {
-            Some(_) if line == self.head() => Owner::Head,
-            Some((source, destination)) => others.owner(source, destination),
-            None => Owner::Ours,
-        }
-    }
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-struct ChainState {
-    /// `None` if the chain does not exist.
-    rules: Option<Vec<(Owner, String)>>,
-    /// The jumps to the managed chain, for each built-in chain.
-    jumps: Vec<FoundJumps>,
-}
-
-/// The jumps to a managed chain in one built-in chain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct FoundJumps {
-    /// Jumps that match the desired one.
-    exact: usize,
-    /// Another rule comes before the first of these jumps.
-    foreign_first: Option<bool>,
-    /// Obsolete jumps to the managed chain, and rules with flannel's comment that Go flannel v0.17
-    /// to v0.19 wrote.
-    stale: Vec<String>,
-}
-
-impl ChainState {
-    /// Other flanneld daemons have rules in the chain.
-    fn shared(&self) -> bool {
-        self.rules.iter().flatten().any(|(owner, _)| *owner == Owner::Theirs)
+    fn rules(self, chain: &str) -> impl Iterator<Item = &'a str> {
+        let start = format!("-A {chain} ");
+        self.lines().filter(move |line| line.starts_with(&start))
     }
 
-    fn of(managed: &ManagedChain, others: &OtherDaemons, saved: &str) -> Self {
-        let mut present =
-            Self { rules: None, jumps: vec![FoundJumps::default(); managed.jumps.len()] };
-        let ours = format!("-A {} ", managed.chain);
-        for (_, line) in lines(saved).filter(|(table, _)| *table == managed.table) {
-            if line.strip_prefix(':').and_then(|rest| rest.split(' ').next())
-                == Some(&managed.chain)
-            {
-                present.rules.get_or_insert_default();
-            } else if line.starts_with(&ours) {
-                present
-                    .rules
-                    .get_or_insert_default()
-                    .push((managed.owner(others, line), line.to_owned()));
-            }
-        }
-        let shared = present.shared();
-        for (hook, found) in managed.jumps.iter().zip(&mut present.jumps) {
-            *found = FoundJumps::of(managed, hook, others, shared, saved);
-        }
-        present
+    /// The rules of a chain; `None` if the chain does not exist.
+    fn chain(self, chain: &str) -> Option<Vec<&'a str>> {
+        let start = format!(":{chain} ");
+        self.lines().find(|line| line.starts_with(&start)).map(|_| self.rules(chain).collect())
     }
-}
 
-impl FoundJumps {
-    fn of(
-        managed: &ManagedChain,
-        hook: &HookJump,
-        others: &OtherDaemons,
-        shared: bool,
-        saved: &str,
-    ) -> Self {
-        let target = format!("-j {}", managed.chain);
-        let start = format!("-A {} ", hook.builtin);
-        let (mut found, mut before) = (Self::default(), false);
-        for (_, line) in
-            lines(saved).filter(|(table, line)| *table == managed.table && line.starts_with(&start))
-        {
-            if hook.jump.as_deref() == Some(line) {
-                found.exact += 1;
-                found.foreign_first.get_or_insert(before);
-                continue;
-            }
-            before = true;
-            let stale = if line.ends_with(&target) {
-                // If we have no rules of our own, the jump belongs to the others.
-                !shared || managed.rules.is_some()
-            } else {
-                // The jumps of all guards carry the same comment.
-                managed.shared
-                    && line.contains(managed.comment)
-                    && managed.owner(others, line) == Owner::Ours
-            };
-            if stale {
-                found.stale.push(line.to_owned());
-            }
+    /// The names and slots of the daemons' chains.
+    fn slots(self, of: &Chain) -> impl Iterator<Item = (&'a str, u16)> {
+        self.lines().filter_map(move |line| {
+            let chain = line.strip_prefix(':')?.split(' ').next()?;
+            Some((chain, slot_of(chain, of.name)?))
+        })
+    }
+
+    fn jumps(self, hook: &str, chain: &str) -> impl Iterator<Item = &'a str> {
+        let target = format!("-j {chain}");
+        self.rules(hook).filter(move |line| line.ends_with(&target))
+    }
+
+    /// The lines after which the built-in chain contains exactly the wanted jump.
+    fn mend_jump(self, hook: &str, wanted: &WantedChain, jump: Option<&str>) -> Vec<String> {
+        let found: Vec<&str> = self.jumps(hook, &wanted.chain).collect();
+        let is_first = || self.rules(hook).next() == jump;
+        let is_right = match jump {
+            Some(jump) => found == [jump] && (!wanted.first || is_first()),
+            None => found.is_empty(),
+        };
+        if is_right {
+            return Vec::new();
         }
-        found
+        let command = if wanted.first { "-I " } else { "-A " };
+        let new = jump.map(|jump| jump.replacen("-A ", command, 1));
+        found.into_iter().map(deletion).chain(new).collect()
     }
 }

@@ -7,9 +7,8 @@ pub mod error;
 pub mod iptables_text;
 mod kernel_listing;
 pub mod lock;
-pub(crate) mod nftables_text;
+pub mod nftables_text;
 pub mod notices;
-pub mod ownership;
 pub mod pace;
 pub mod programs;
 pub mod reader;
@@ -20,20 +19,15 @@ pub mod variant;
 mod words;
 
 use error::{ProgramError, RulesError};
-use ipnet::IpNet;
 use kernel_listing::chains;
 use netlink::KernelError;
-use ownership::OtherDaemons;
 use programs::{Iptables, Variant, legacy_tables, nft, nft_check, nft_table, pick};
-use rules::{Ends, RuleOptions, Ruleset, TABLES, guard, ruleset};
+use rules::{Ends, OtherDaemons, RuleOptions, Ruleset, TABLES, guard, ruleset};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use types::{Encapsulation, Family, Subnets};
 
-/// When a write of iptables rules that had no effect is repeated although the listing stayed the
-/// same. If only the listing is wrong, jumps pile up.
-const REPEAT: Duration = Duration::from_secs(600);
 /// The lock that daemons take before they write nftables rules.
 const NFTABLES: &str = "nftables";
 
@@ -56,9 +50,8 @@ pub struct Wanted {
     /// The public addresses of the other nodes, and of nodes of other pod networks that send to the
     /// same port.
     pub peers: BTreeSet<IpAddr>,
-    /// The number in the names of this daemon's chains for the encapsulation port.
-    pub guard_slot: u16,
-    /// Their rules are in the same chains.
+    /// The number in the names of this daemon's chains and tables.
+    pub slot: u16,
     pub others: OtherDaemons,
 }
 
@@ -72,6 +65,8 @@ impl Wanted {
     #[must_use]
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let mut out = Vec::new();
+        let mut others = self.others.clone();
+        others.own.extend(self.networks.nets());
         for family in Family::ALL {
             let pods = self.networks.of(family).zip(self.own.of(family));
             let ends = Ends {
@@ -88,12 +83,7 @@ impl Wanted {
                 None if encap.is_some() => Ruleset::empty(family),
                 None => continue,
             };
-            out.push(Ruleset {
-                encap,
-                guard_slot: self.guard_slot,
-                others: self.others.clone(),
-                ..rules
-            });
+            out.push(Ruleset { encap, slot: self.slot, others: others.clone(), ..rules });
         }
         out
     }
@@ -105,8 +95,6 @@ pub struct Applied {
     pub wrote: bool,
     /// Packets from unknown senders that reached the encapsulation port, if a rule counts them.
     pub unknown_senders: Option<u64>,
-    /// Networks whose rules stay because another flanneld may still serve them.
-    pub unserved: BTreeSet<IpNet>,
 }
 
 /// The daemon logs it once.
@@ -126,8 +114,6 @@ pub struct Applier {
     pinned: Option<Iptables>,
     /// Whether `--random-fully` works on this host; `None` before the first test.
     random: Option<bool>,
-    /// When a write of iptables rules had no effect, and the rules listed after it.
-    without_effect: Option<(Instant, Vec<String>)>,
     /// Why nftables holds the rules instead of iptables.
     stand_in: Option<ProgramError>,
     notes: Vec<Note>,
@@ -137,15 +123,7 @@ impl Applier {
     /// The applier has not examined the host yet.
     #[must_use]
     pub fn new(nftables: bool, family: Family) -> Self {
-        Self {
-            nftables,
-            family,
-            pinned: None,
-            random: None,
-            without_effect: None,
-            stand_in: None,
-            notes: Vec::new(),
-        }
+        Self { nftables, family, pinned: None, random: None, stand_in: None, notes: Vec::new() }
     }
 
     /// `None` before the first pass, and with nftables.
@@ -184,8 +162,9 @@ impl Applier {
         let error = match self.apply_iptables(rules).await {
             Ok(applied) => {
                 let mut cleared = CleanupReport::default();
+                let kept = Kept::nothing(&rules.others);
                 if self.stand_in.is_some()
-                    && clear_nft(self.family, &rules.others, false, &mut cleared).await.is_ok()
+                    && clear_nft(self.family, kept, false, &mut cleared).await.is_ok()
                     && cleared.errors.is_empty()
                 {
                     self.stand_in = None;
@@ -216,132 +195,77 @@ impl Applier {
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             Err(failure) => return Err(failure),
         };
-        let (applied, first) = self.plan_iptables(&programs, rules).await?;
-        if first.is_none() {
-            return Ok(applied);
-        }
         // Other daemons must not write between our read and our write.
         let _lock = lock::acquire(&programs.variant.to_string()).await;
-        let (mut applied, payload) = self.plan_iptables(&programs, rules).await?;
-        if let Some(payload) = payload {
-            programs.apply(&payload).await?;
-            let saved = programs.dump().await?;
-            self.without_effect = iptables_text::lacks_chains(rules, &saved)
-                .then(|| (Instant::now(), iptables_text::uncounted(&saved)));
-            self.require_effect(&programs, &saved)?;
-            applied.wrote = true;
-        }
-        Ok(applied)
-    }
-
-    /// Fails while the listing is still the one in which the last write had no effect.
-    fn require_effect(&self, programs: &Iptables, saved: &str) -> Result<(), ProgramError> {
-        match &self.without_effect {
-            Some((at, seen))
-                if at.elapsed() < REPEAT && *seen == iptables_text::uncounted(saved) =>
-            {
-                Err(ProgramError::WithoutEffect { program: programs.restore.display().to_string() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Builds the input for iptables-restore if a rule has to change.
-    async fn plan_iptables(
-        &mut self,
-        programs: &Iptables,
-        rules: &Ruleset,
-    ) -> Result<(Applied, Option<String>), ProgramError> {
-        let saved = programs.dump().await?;
+        let saved = programs.list(Some(rules.slot)).await?;
         let unknown_senders = rules
             .counts_unknown_senders()
-            .then(|| iptables_text::unknown_senders(&saved, rules.guard_slot).unwrap_or(0));
-        let unserved = if rules.others.unknown {
-            iptables_text::unserved(&saved, &rules.others)
-        } else {
-            BTreeSet::new()
-        };
+            .then(|| iptables_text::unknown_senders(&saved, rules.slot).unwrap_or(0));
         let plain = rules.without_random_ports();
-        let mut payload =
-            iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
-        if payload.is_some() {
-            self.require_effect(programs, &saved)?;
-        }
-        if payload.is_some() && self.random.is_none() && plain != *rules {
-            self.probed(programs.probe().await)?;
-            if self.random == Some(false) {
-                payload = iptables_text::payload(&plain, &saved);
-            }
-        }
-        Ok((Applied { wrote: false, unknown_senders, unserved }, payload))
-    }
-
-    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
-        let failed = |error| RulesError::Program { error, nftables: true };
-        let first = match self.plan_nft(rules).await {
-            Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
-            look => look.map_err(failed)?,
-        };
-        if first.wanted.is_none() {
-            return Ok(first.applied);
-        }
-        // Other daemons must not write between our read and our write.
-        let _lock = lock::acquire(NFTABLES).await;
-        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await.map_err(failed)?;
-        let (Some(wanted), listing) = (wanted, listing.as_ref()) else {
-            return Ok(applied);
-        };
-        match nft(&nftables_text::script(&wanted, listing)).await {
-            // A kernel that cannot guard the port must still masquerade.
-            Err(error @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. }))
-                if wanted.encap.is_some()
-                    && !nftables_text::holds_except_encap(&wanted, listing) =>
-            {
-                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing))
-                    .await
-                    .map_err(failed)?;
-                Err(RulesError::Unguarded { error })
-            }
-            Err(error) => Err(failed(error)),
-            Ok(()) => match self.plan_nft(rules).await.map_err(failed)? {
-                NftPlan { listing: None, .. } if !rules.is_empty() => {
-                    Err(failed(ProgramError::WithoutEffect { program: "nft".to_owned() }))
-                }
-                _ => Ok(Applied { wrote: true, ..applied }),
-            },
-        }
-    }
-
-    async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
-        let (family, name) = nftables_text::table(rules.family);
-        let listing = nft_table(family, name).await?;
-        let found = listing.as_ref();
-        let unknown_senders = rules.counts_unknown_senders().then(|| {
-            found
-                .and_then(|found| nftables_text::unknown_senders(found, rules.guard_slot))
-                .unwrap_or(0)
-        });
-        let unserved = found
-            .filter(|_| rules.others.unknown)
-            .map(|found| nftables_text::unserved(found, &rules.others))
-            .unwrap_or_default();
-        let plain = rules.without_random_ports();
-        let right = |rules: &Ruleset| {
-            nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty())
-        };
         let mut wanted = if self.random == Some(false) { &plain } else { rules };
-        if !right(wanted) && self.random.is_none() && plain != *rules {
-            self.probed(nft_check(&nftables_text::probe(rules.family)).await)?;
+        let is_right = |wanted| iptables_text::payload(wanted, &saved).is_none();
+        if !is_right(wanted) && self.random.is_none() && plain != *rules {
+            self.probed(programs.probe().await)?;
             if self.random == Some(false) {
                 wanted = &plain;
             }
         }
-        let wanted = (!right(wanted)).then(|| wanted.clone());
-        Ok(NftPlan {
-            applied: Applied { wrote: false, unknown_senders, unserved },
-            wanted,
-            listing,
-        })
+        let Some(payload) = iptables_text::payload(wanted, &saved) else {
+            return Ok(Applied { wrote: false, unknown_senders });
+        };
+        programs.apply(&payload).await?;
+        if iptables_text::lacks_chains(rules, &programs.list(Some(rules.slot)).await?) {
+            return Err(ProgramError::WithoutEffect {
+                program: programs.restore.display().to_string(),
+            });
+        }
+        Ok(Applied { wrote: true, unknown_senders })
+    }
+
+    async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
+        let failed = |error| RulesError::Program { error, nftables: true };
+        let (family, name) = nftables_text::table_of(rules.family, rules.slot);
+        // Other daemons must not write between our read and our write.
+        let _lock = lock::acquire(NFTABLES).await;
+        let listing = match nft_table(family, &name).await {
+            Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
+            listing => listing.map_err(failed)?,
+        };
+        let listing = listing.as_ref();
+        let unknown_senders = rules
+            .counts_unknown_senders()
+            .then(|| listing.and_then(nftables_text::unknown_senders).unwrap_or(0));
+        let plain = rules.without_random_ports();
+        let is_right = |rules: &Ruleset| match listing {
+            None => rules.is_empty(),
+            listing => nftables_text::holds(rules, listing),
+        };
+        let mut wanted = if self.random == Some(false) { &plain } else { rules };
+        if !is_right(wanted) && self.random.is_none() && plain != *rules {
+            self.probed(nft_check(&nftables_text::probe(rules.family)).await).map_err(failed)?;
+            if self.random == Some(false) {
+                wanted = &plain;
+            }
+        }
+        if is_right(wanted) {
+            return Ok(Applied { wrote: false, unknown_senders });
+        }
+        match nft(&nftables_text::script(wanted, listing)).await {
+            // A kernel that cannot guard the port must still masquerade.
+            Err(error @ (ProgramError::Refused { .. } | ProgramError::NotFound { .. }))
+                if wanted.encap.is_some()
+                    && !nftables_text::holds_except_encap(wanted, listing) =>
+            {
+                let bare = Ruleset { encap: None, ..wanted.clone() };
+                nft(&nftables_text::script(&bare, listing)).await.map_err(failed)?;
+                return Err(RulesError::Unguarded { error });
+            }
+            done => done.map_err(failed)?,
+        }
+        if nft_table(family, &name).await.map_err(failed)?.is_none() && !rules.is_empty() {
+            return Err(failed(ProgramError::WithoutEffect { program: "nft".to_owned() }));
+        }
+        Ok(Applied { wrote: true, unknown_senders })
     }
 
     /// Whether the system supports random ports for masqueraded connections. If the test did not
@@ -373,7 +297,7 @@ impl Applier {
         }
         let mut found = Vec::new();
         for (programs, system) in Iptables::installed(self.family).await? {
-            match programs.dump().await {
+            match programs.list(None).await {
                 // Other programs may use the variant whose rules cannot be listed.
                 Err(error @ ProgramError::Unusable { .. }) => return Err(error),
                 saved => found.push((programs, saved, system)),
@@ -405,13 +329,6 @@ impl Applier {
     }
 }
 
-struct NftPlan {
-    applied: Applied,
-    listing: Option<serde_json::Value>,
-    /// `None` if the rules are already in place.
-    wanted: Option<Ruleset>,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// One line for each removed object, or in a dry run for each object to remove.
@@ -441,78 +358,85 @@ pub enum ActiveRules {
     Iptables(Variant),
 }
 
-/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables.
-/// A dry run only reports them.
-pub async fn clear(dry_run: bool) -> CleanupReport {
-    clear_except(&OtherDaemons::default(), dry_run).await
+/// What stays in a removal of flannel's rules.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    others: &'a OtherDaemons,
+    /// What holds this daemon's rules of the family.
+    tool: ActiveRules,
+    /// This daemon's chains and tables in that tool have this slot.
+    slot: u16,
 }
 
-/// Keeps the rules of other flanneld daemons.
+impl<'a> Kept<'a> {
+    /// This daemon keeps no rules of its own.
+    fn nothing(others: &'a OtherDaemons) -> Self {
+        Self { others, tool: ActiveRules::Nothing, slot: 0 }
+    }
+
+    fn slot_in(self, tool: ActiveRules) -> Option<u16> {
+        (self.tool == tool).then_some(self.slot)
+    }
+}
+
+/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables,
+/// except those of other flanneld daemons. A dry run only reports them.
 pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport {
-    clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
+    let mut cleared = CleanupReport::default();
+    for family in Family::ALL {
+        clear_family(Kept::nothing(others), family, dry_run, &mut cleared).await;
+    }
+    cleared
 }
 
-/// Removes flannel's inactive rules: those of the unused tool, of the unused iptables variant, and
-/// of a family that needs none. The rules of other flanneld daemons stay.
-pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
-    clear_unused(kept, others, false).await
-}
-
-async fn clear_unused(
-    kept: [ActiveRules; 2],
+/// Removes all rules of flannel outside this daemon's slot in the tools in use: those of the unused
+/// tool, of the unused iptables variant, of a family that needs none, of a daemon that has ended,
+/// and this daemon's rules in another slot. The rules of other flanneld daemons stay.
+pub async fn clear_inactive(
+    in_use: [ActiveRules; 2],
+    slot: u16,
     others: &OtherDaemons,
-    dry_run: bool,
 ) -> CleanupReport {
     let mut cleared = CleanupReport::default();
-    for (kept, family) in kept.into_iter().zip(Family::ALL) {
-        clear_family(kept, family, others, dry_run, &mut cleared).await;
+    for (tool, family) in in_use.into_iter().zip(Family::ALL) {
+        clear_family(Kept { others, tool, slot }, family, false, &mut cleared).await;
     }
     cleared
 }
 
 /// Removes the rules of one family with every program that works, and reports what no program could
 /// look at.
-async fn clear_family(
-    kept: ActiveRules,
-    family: Family,
-    others: &OtherDaemons,
-    dry_run: bool,
-    cleared: &mut CleanupReport,
-) {
+async fn clear_family(kept: Kept<'_>, family: Family, dry_run: bool, cleared: &mut CleanupReport) {
     // Why programs could not look at the rules.
     let mut blind = Vec::new();
     let installed = Iptables::installed(family).await.unwrap_or_else(|why| {
         blind.push(why.to_string());
         Vec::new()
     });
-    let mut seen = vec![kept];
+    let mut seen = vec![kept.tool];
     let mut note = |tool, looked: Result<(), ProgramError>| match looked {
         Ok(()) => seen.push(tool),
         Err(why) => blind.push(why.to_string()),
     };
     let by_nft = ActiveRules::Iptables(Variant::Nft);
-    let (mut has_legacy, mut is_listed) = (false, kept == by_nft);
+    let (mut has_legacy, mut is_listed) = (false, kept.tool == by_nft);
     for (programs, _) in &installed {
         let tool = ActiveRules::Iptables(programs.variant);
         has_legacy |= programs.variant == Variant::Legacy;
-        if tool != kept {
-            let looked = clear_iptables(programs, others, dry_run, cleared).await;
-            is_listed |= tool == by_nft && looked.is_ok();
-            note(tool, looked);
-        }
+        let looked = clear_iptables(programs, kept, dry_run, cleared).await;
+        is_listed |= tool == by_nft && looked.is_ok();
+        note(tool, looked);
     }
     if !is_listed {
-        note(by_nft, clear_iptables_by_nft(family, others, dry_run, cleared).await);
+        note(by_nft, clear_iptables_by_nft(family, kept.others, dry_run, cleared).await);
     }
-    if kept != ActiveRules::Nftables {
-        note(ActiveRules::Nftables, clear_nft(family, others, dry_run, cleared).await);
-    }
+    note(ActiveRules::Nftables, clear_nft(family, kept, dry_run, cleared).await);
     blind.dedup();
     let blind = blind.join("; ");
     let is_seen = seen.contains(&by_nft) && seen.contains(&ActiveRules::Nftables);
-    let left = left_in_kernel(family, kept).unwrap_or_else(|error| vec![error.to_string()]);
+    let left = left_in_kernel(family, kept.tool).unwrap_or_else(|error| vec![error.to_string()]);
     // Chains stay in a dry run, and with rules of other daemons.
-    if !left.is_empty() && !(is_seen && (dry_run || others.keep_any())) {
+    if !left.is_empty() && !(is_seen && (dry_run || kept.others.keep_any())) {
         cleared.errors.push(format!(
             "flannel's {family} rules may stay ({}); see to it that iptables or nft works, and run cleanup again: {blind}",
             left.join(", ")
@@ -520,7 +444,7 @@ async fn clear_family(
     }
     // With iptables in use, a legacy table may be one of other programs.
     let legacy = ActiveRules::Iptables(Variant::Legacy);
-    if seen.contains(&legacy) || matches!(kept, ActiveRules::Iptables(_)) {
+    if seen.contains(&legacy) || matches!(kept.tool, ActiveRules::Iptables(_)) {
         return;
     }
     let tables = match legacy_tables(family) {
@@ -536,18 +460,15 @@ async fn clear_family(
     ));
 }
 
-/// flannel's chains that nf_tables contains outside the rules in use, according to the kernel.
-fn left_in_kernel(family: Family, kept: ActiveRules) -> Result<Vec<String>, KernelError> {
-    let (layer, own) = nftables_text::table(family);
+/// flannel's chains that nf_tables contains outside the tool in use, according to the kernel.
+fn left_in_kernel(family: Family, in_use: ActiveRules) -> Result<Vec<String>, KernelError> {
+    let layer = nftables_text::table_of(family, 0).0;
     let mut left = chains(family)?;
     left.retain(|(table, chain)| {
-        let (tool, is_ours) = if table == own {
-            (ActiveRules::Nftables, true)
-        } else {
-            let tool = ActiveRules::Iptables(Variant::Nft);
-            (tool, nftables_text::is_of_iptables(table, chain))
-        };
-        is_ours && kept != tool
+        let is_nft = nftables_text::slot_of_table(family, table).is_some();
+        let is_iptables = iptables_text::slot_of_chain(table, chain).is_some();
+        is_nft && in_use != ActiveRules::Nftables
+            || is_iptables && in_use != ActiveRules::Iptables(Variant::Nft)
     });
     let left = left.into_iter();
     Ok(left.map(|(table, chain)| format!("table {layer} {table}, chain {chain}")).collect())
@@ -555,35 +476,33 @@ fn left_in_kernel(family: Family, kept: ActiveRules) -> Result<Vec<String>, Kern
 
 async fn clear_iptables(
     programs: &Iptables,
-    others: &OtherDaemons,
+    kept: Kept<'_>,
     dry_run: bool,
     cleared: &mut CleanupReport,
 ) -> Result<(), ProgramError> {
-    let name = programs.name();
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(programs.family) };
-    let mut turn = None;
-    loop {
-        let saved = programs.dump().await?;
-        let Some(payload) = iptables_text::payload(&nothing, &saved) else {
-            return Ok(());
-        };
-        if !dry_run && turn.is_none() {
-            turn = Some(lock::acquire(&programs.variant.to_string()).await);
-            continue;
-        }
-        let mut result = Ok(());
-        if !dry_run {
-            result = programs.apply(&payload).await;
-            let still = iptables_text::payload(&nothing, &programs.dump().await?);
-            if result.is_ok() && still.is_some() {
-                let program = programs.restore.display().to_string();
-                result = Err(ProgramError::WithoutEffect { program });
-            }
-        }
-        let removed = iptables_text::remains_except(&saved, others);
-        cleared.record(removed, &name, result);
+    let slot = kept.slot_in(ActiveRules::Iptables(programs.variant));
+    let removal = async || {
+        let saved = programs.list(None).await?;
+        Ok(iptables_text::removal(&saved, kept.others, slot))
+    };
+    let Some((_, what)) = removal().await? else {
+        return Ok(());
+    };
+    if dry_run {
+        cleared.record(what, &programs.name(), Ok(()));
         return Ok(());
     }
+    let _lock = lock::acquire(&programs.variant.to_string()).await;
+    let Some((payload, what)) = removal().await? else {
+        return Ok(());
+    };
+    let mut result = programs.apply(&payload).await;
+    if removal().await?.is_some() && result.is_ok() {
+        let program = programs.restore.display().to_string();
+        result = Err(ProgramError::WithoutEffect { program });
+    }
+    cleared.record(what, &programs.name(), result);
+    Ok(())
 }
 
 /// Removes flannel's iptables-nft rules with nft, on hosts without a working iptables-nft.
@@ -607,30 +526,34 @@ async fn clear_iptables_by_nft(
     Ok(())
 }
 
-/// Removes flannel's table of a family, or only this daemon's rules if other daemons also use it.
+/// Removes flannel's tables of a family.
 async fn clear_nft(
     family: Family,
-    others: &OtherDaemons,
+    kept: Kept<'_>,
     dry_run: bool,
     cleared: &mut CleanupReport,
 ) -> Result<(), ProgramError> {
-    let (layer, name) = nftables_text::table(family);
+    let in_use = kept.slot_in(ActiveRules::Nftables);
     let _lock = lock::acquire(NFTABLES).await;
-    let Some(listing) = nft_table(layer, name).await? else {
-        return Ok(());
-    };
-    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
-    let shared = nftables_text::is_shared(&listing, family, others);
-    if shared && nftables_text::holds(&nothing, Some(&listing)) {
-        return Ok(());
+    // A table without chains is found only in slot 0.
+    let mut slots = BTreeSet::from([0]);
+    let present = chains(family).map_err(|error| ProgramError::Unusable {
+        command: "nft".to_owned(),
+        why: format!("the kernel does not tell its tables: {error}"),
+    })?;
+    slots.extend(
+        present.iter().filter_map(|(table, _)| nftables_text::slot_of_table(family, table)),
+    );
+    for slot in slots {
+        let (layer, name) = nftables_text::table_of(family, slot);
+        let Some(listing) = nft_table(layer, &name).await? else {
+            continue;
+        };
+        let removal = nftables_text::removal((layer, &name), slot, kept.others, in_use, &listing);
+        if let Some((script, what)) = removal {
+            let result = if dry_run { Ok(()) } else { nft(&script).await };
+            cleared.record(vec![what], "nftables", result);
+        }
     }
-    let what = if shared {
-        format!("flannel's rules in table {layer} {name}, which another flanneld also uses")
-    } else {
-        format!("table {layer} {name}")
-    };
-    let result =
-        if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await };
-    cleared.record(vec![what], "nftables", result);
     Ok(())
 }

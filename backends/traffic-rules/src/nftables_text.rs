@@ -5,9 +5,9 @@
 //! iptables rules. Unlike in Go flannel, conditions on the mark use a mask, and the fourth
 //! masquerade rule matches packets to this node's subnet.
 
-use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
+use super::iptables_text::slot_of_chain;
 use super::reader::words::number;
-use super::rules::{Match, Rule, Ruleset, TABLES, Verdict};
+use super::rules::{Match, Named, OtherDaemons, Rule, Ruleset, Verdict, slot_name, slot_of};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -15,9 +15,24 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// The nftables family and the name of flannel's table. Go flannel uses these names.
-pub(crate) fn table(family: Family) -> (&'static str, &'static str) {
-    family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
+/// The nftables family and the name of flannel's table in slot 0. Go flannel uses these names.
+const fn table(family: Family) -> (&'static str, &'static str) {
+    match family {
+        Family::V4 => ("ip", "flannel-ipv4"),
+        Family::V6 => ("ip6", "flannel-ipv6"),
+    }
+}
+
+/// The nftables family and the name of a daemon's table.
+pub(crate) fn table_of(family: Family, slot: u16) -> (&'static str, String) {
+    let (layer, name) = table(family);
+    (layer, slot_name(name, slot))
+}
+
+/// The slot of flannel's table; `None` for another table.
+#[must_use]
+pub fn slot_of_table(family: Family, name: &str) -> Option<u16> {
+    slot_of(name, table(family).1)
 }
 
 /// A chain that flannel's table may contain.
@@ -27,8 +42,7 @@ struct Chain {
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// The chain guards an encapsulation port. Each daemon has its own guard chains; all daemons on
-    /// the host share the other chains.
+    /// The chain guards an encapsulation port.
     guard: bool,
 }
 
@@ -71,28 +85,7 @@ const PEERS: &str = "peers";
 /// The counter of encapsulated packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// A daemon's chain, set or counter for the encapsulation port. The names of daemon 0 have no
-/// suffix.
-fn slot_name(name: &str, slot: u16) -> String {
-    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
-}
-
-/// A daemon's number from the name of a chain, set or counter for the encapsulation port; `None`
-/// for another name.
-fn slot_of(name: &str, plain: &str) -> Option<u16> {
-    let slot = match name.strip_prefix(plain)? {
-        "" => 0,
-        rest => rest.strip_prefix('-')?.parse().ok()?,
-    };
-    (slot_name(plain, slot) == name).then_some(slot)
-}
-
 impl Chain {
-    /// The name of a guard chain ends with this daemon's number, unless it is 0.
-    fn name_in(&self, rules: &Ruleset) -> String {
-        slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
-    }
-
     /// `None` if the chain should not exist.
     fn wanted<'a>(&self, rules: &'a Ruleset) -> Option<&'a Vec<Rule>> {
         let encap = rules.encap.as_ref();
@@ -112,23 +105,23 @@ impl Chain {
 }
 
 /// One transaction that replaces the rules in `listing` (the output of `nft -j list table`) with
-/// the desired ones and keeps those of other daemons. If no rules remain, it deletes the table. If
+/// the desired ones and keeps those of other networks. If no rules remain, it deletes the table. If
 /// only the peers differ, it changes only their set.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
-    let (family, name) = table(rules.family);
+    let (family, name) = table_of(rules.family, rules.slot);
     let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
-    if rules.is_empty() && !found.is_shared() {
-        return removal(rules.family);
+    let has_foreign =
+        found.chains.iter().any(|chain| chain.foreign(&rules.others).next().is_some());
+    if rules.is_empty() && !has_foreign {
+        return removal_of_table(family, &name);
     }
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    let (set, counter) =
-        (slot_name(PEERS, rules.guard_slot), slot_name(UNKNOWN_SENDERS, rules.guard_slot));
     if found.same_chains(rules)
         && let (Some(Some(have)), Some(want)) = (&found.peers, peers)
     {
         let change = |verb: &str, ips: Vec<String>| match ips.as_slice() {
             [] => String::new(),
-            ips => format!("{verb} element {family} {name} {set} {{ {} }}\n", ips.join(", ")),
+            ips => format!("{verb} element {family} {name} {PEERS} {{ {} }}\n", ips.join(", ")),
         };
         let (gone, new) = (
             have.difference(want).map(IpAddr::to_string),
@@ -136,91 +129,117 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         );
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
-    // Objects that cannot be corrected in place are deleted with the table. The other daemons' rules are then added again together with ours.
-    let mut out = if found.foreign { removal(rules.family) } else { String::new() };
+    // Objects that cannot be corrected in place are deleted with the table.
+    let mut out = match found.is_wrong {
+        true => removal_of_table(family, &name),
+        false => String::new(),
+    };
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
     };
     line(format!("add table {family} {name} {{ comment \"rules for {name}\"; }}"));
     if let Some(peers) = peers {
         let kind = rules.family.pick("ipv4_addr", "ipv6_addr");
-        line(format!("add set {family} {name} {set} {{ type {kind}; }}"));
-        line(format!("flush set {family} {name} {set}"));
+        line(format!("add set {family} {name} {PEERS} {{ type {kind}; }}"));
+        line(format!("flush set {family} {name} {PEERS}"));
         if !peers.is_empty() {
             let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
-            line(format!("add element {family} {name} {set} {{ {} }}", peers.join(", ")));
+            line(format!("add element {family} {name} {PEERS} {{ {} }}", peers.join(", ")));
         }
-        line(format!("add counter {family} {name} {counter}"));
+        line(format!("add counter {family} {name} {UNKNOWN_SENDERS}"));
     }
     for chain in &CHAINS {
         chain_lines(chain, rules, &found).into_iter().for_each(&mut line);
     }
-    if !found.foreign {
-        let mut orphans = found.orphans;
-        if peers.is_none() {
-            orphans.extend(found.peers.map(|_| ("set", set)));
-            orphans.extend(found.unknown_senders.map(|_| ("counter", counter)));
-        }
-        // Chains go first: objects in use cannot be deleted.
-        for (kind, object) in &orphans {
-            if *kind == "chain" {
-                line(format!("flush chain {family} {name} {object}"));
-            }
-            line(format!("delete {kind} {family} {name} {object}"));
-        }
+    if !found.is_wrong && peers.is_none() {
+        // The chains are gone by now: objects in use cannot be deleted.
+        found.peers.iter().for_each(|_| line(format!("delete set {family} {name} {PEERS}")));
+        let counter = format!("delete counter {family} {name} {UNKNOWN_SENDERS}");
+        found.unknown_senders.iter().for_each(|_| line(counter.clone()));
     }
     out
 }
 
 /// The lines of the nft script for one chain.
 fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
-    let (family, table) = table(rules.family);
-    let name = chain.name_in(rules);
-    let (wanted, present) = (chain.wanted(rules), found.chain(&name));
-    let Chain { kind, hook, priority, comment, .. } = chain;
+    let (family, table) = table_of(rules.family, rules.slot);
+    let Chain { name, kind, hook, priority, comment, .. } = chain;
+    let (wanted, present) = (chain.wanted(rules), found.chain(name));
     let path = format!("{family} {table} {name}");
     let rule = |rule: &Rule| {
-        format!("{path}{}", render(family, chain.encapsulation(rules), rule, rules.guard_slot))
+        format!("add rule {path}{}", render(family, chain.encapsulation(rules), rule))
     };
-    let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
+    let foreign: Vec<&Rule> =
+        present.into_iter().flat_map(|present| present.foreign(&rules.others)).collect();
     // Adding the chain first makes the flush and the deletion safe.
-    let add = format!(
-        "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}"
-    );
-    if found.foreign || !present.is_some_and(|present| present.is_shared(&rules.others)) {
-        let there = present.is_some() && !found.foreign;
-        let kept: Vec<&Rule> = if found.foreign { theirs.collect() } else { Vec::new() };
-        return match wanted {
-            None if kept.is_empty() && !there => Vec::new(),
-            None if kept.is_empty() => {
-                vec![add, format!("flush chain {path}"), format!("delete chain {path}")]
-            }
-            wanted => {
-                let all = wanted.into_iter().flatten().chain(kept);
-                [add, format!("flush chain {path}")]
-                    .into_iter()
-                    .chain(all.map(|one| format!("add rule {}", rule(one))))
-                    .collect()
-            }
-        };
+    let mut lines = vec![
+        format!(
+            "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}"
+        ),
+        format!("flush chain {path}"),
+    ];
+    match (wanted, present) {
+        (Some(wanted), _) => lines.extend(wanted.iter().chain(foreign).map(rule)),
+        (None, None) => return Vec::new(),
+        (None, Some(_)) if foreign.is_empty() => lines.push(format!("delete chain {path}")),
+        (None, Some(_)) if !found.is_wrong => return Vec::new(),
+        (None, Some(_)) => lines.extend(foreign.into_iter().map(rule)),
     }
-    let Some((present, change)) =
-        present.map(|present| (present, present.change(wanted, &rules.others)))
-    else {
-        return Vec::new();
-    };
-    let handles = change.remove.iter().filter_map(|at| present.rules.get(*at)?.handle);
-    let mut lines: Vec<String> =
-        handles.map(|handle| format!("delete rule {path} handle {handle}")).collect();
-    lines.extend(change.head.iter().map(|one| format!("insert rule {}", rule(one))));
-    lines.extend(change.block.iter().map(|one| format!("add rule {}", rule(one))));
     lines
 }
 
-/// One transaction that deletes flannel's table.
-pub(crate) fn removal(family: Family) -> String {
-    let (family, name) = table(family);
+/// One transaction that deletes a table.
+fn removal_of_table(family: &str, name: &str) -> String {
     format!("add table {family} {name}\ndelete table {family} {name}\n")
+}
+
+/// One transaction that removes a table of flannel, or the rules in it that no other daemon keeps,
+/// with a description; `None` if there is nothing to remove. The rules of the slot in use stay.
+pub(crate) fn removal(
+    (family, name): (&str, &str),
+    slot: u16,
+    others: &OtherDaemons,
+    in_use: Option<u16>,
+    listing: &Value,
+) -> Option<(String, String)> {
+    let is_used = in_use == Some(slot);
+    let chains = CHAINS.iter().filter(|chain| !chain.guard).map(|chain| chain.name);
+    let rules: Vec<&Value> = chains.flat_map(|chain| rules_of(listing, chain)).collect();
+    let stays = is_used
+        || others.slots.contains(&slot)
+        || rules.iter().any(|rule| others.keeps(named(rule)));
+    if !stays {
+        return Some((removal_of_table(family, name), format!("table {family} {name}")));
+    }
+    let left = rules.into_iter().filter(|rule| others.is_left(named(rule), is_used));
+    let mut script: String =
+        left.filter_map(|rule| removal_of_rule(&format!("{family} {name}"), rule)).collect();
+    // A guard that no daemon updates would drop the packets of new nodes.
+    for (kind, plain) in GUARD_OBJECTS {
+        let goes = |object: &&Value| match slot_of(text(object, "name"), plain) {
+            None => false,
+            Some(0) => !is_used && !others.slots.contains(&slot),
+            // Before each daemon had a table, its guard had a number in the table of slot 0.
+            Some(number) => !is_used && slot == 0 && !others.slots.contains(&number),
+        };
+        for object in items(listing, kind).filter(goes) {
+            let path = format!("{family} {name} {}", text(object, "name"));
+            if kind == "chain" {
+                let _ = writeln!(script, "flush chain {path}");
+            }
+            let _ = writeln!(script, "delete {kind} {path}");
+        }
+    }
+    (!script.is_empty()).then(|| (script, format!("rules in table {family} {name}")))
+}
+
+/// The objects of a guard, in an order in which the kernel deletes them.
+const GUARD_OBJECTS: [(&str, &str); 4] =
+    [("chain", "encap-in"), ("chain", "encap-out"), ("set", PEERS), ("counter", UNKNOWN_SENDERS)];
+
+fn removal_of_rule(table: &str, rule: &Value) -> Option<String> {
+    let (chain, handle) = (text(rule, "chain"), rule.get("handle")?);
+    Some(format!("delete rule {table} {chain} handle {handle}\n"))
 }
 
 /// `nft --check` must accept this script before the daemon uses random ports.
@@ -232,7 +251,7 @@ pub(crate) fn probe(family: Family) -> String {
     )
 }
 
-fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot: u16) -> String {
+fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule) -> String {
     let mut out = match encapsulation {
         None | Some(Encapsulation::None) => String::new(),
         Some(Encapsulation::Ipip) => " ip protocol 4".to_owned(),
@@ -251,12 +270,9 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
             Match::Mark(bits) => write!(out, " meta mark and {bits:#x} == {bits:#x}"),
             Match::LocalSource => write!(out, " fib saddr type local"),
             Match::LocalDestination => write!(out, " fib daddr type local"),
-            Match::UnknownSender => write!(
-                out,
-                " {family} saddr != @{} counter name {}",
-                slot_name(PEERS, slot),
-                slot_name(UNKNOWN_SENDERS, slot)
-            ),
+            Match::UnknownSender => {
+                write!(out, " {family} saddr != @{PEERS} counter name {UNKNOWN_SENDERS}")
+            }
         };
     }
     out.push_str(match rule.verdict {
@@ -282,32 +298,17 @@ pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
 /// The rules that guard the encapsulation port do not count.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset { encap: None, ..rules.clone() };
-    let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
-    let mut chains = found.chains;
-    chains.retain(|chain| !chain.is_guard());
-    TableState { chains, foreign: found.foreign, ..TableState::default() }.same_chains(&bare)
-}
-
-/// The networks whose rules stay only because a daemon may serve them.
-pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
-    let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
-    rules
-        .filter(|network| !others.own.contains(network) && !others.served.contains(network))
-        .collect()
+    let mut found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
+    found.chains.retain(|chain| !chain.is_guard());
+    found.same_chains(&bare)
 }
 
 /// As a daemon's guard rules have counted them, in packets.
-pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
+pub(crate) fn unknown_senders(listing: &Value) -> Option<u64> {
     items(listing, "counter")
-        .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
+        .find(|counter| text(counter, "name") == UNKNOWN_SENDERS)?
         .get("packets")?
         .as_u64()
-}
-
-/// Other flannel daemons also use the table.
-pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
-    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(family) })
-        .is_shared()
 }
 
 /// One transaction that removes flannel's iptables-nft rules from the listed tables and keeps those
@@ -318,54 +319,35 @@ pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
     others: &OtherDaemons,
 ) -> Option<(String, Vec<String>)> {
-    let is_ours = |chain: &str| {
-        ["FLANNEL-POSTRTG", "FLANNEL-FWD"].contains(&chain)
-            || slot_of(chain, "FLANNEL-ENCAP").is_some_and(|slot| !others.keeps_guard(slot))
-    };
-    let owner = |rule: &Value| {
-        let (source, destination) = named(rule);
-        others.network(source, destination)?;
-        Some(others.owner(source, destination))
-    };
     // The jumps go first, because the kernel does not delete a chain in use.
     let (mut rules, mut chains, mut words) = (String::new(), String::new(), Vec::new());
     for listing in listings {
         for chain in items(listing, "chain") {
-            let name = text(chain, "name");
-            if !is_ours(name) {
+            let (of, name) = (text(chain, "table"), text(chain, "name"));
+            let table = format!("{} {of}", text(chain, "family"));
+            let Some(slot) = slot_of_chain(of, name) else {
                 continue;
-            }
-            let table = format!("{} {}", text(chain, "family"), text(chain, "table"));
-            let is_shared = rules_of(listing, name).any(|rule| owner(rule) == Some(Owner::Theirs));
-            let goes = |rule: &&Value| match is_shared {
-                true => text(rule, "chain") == name && owner(rule) == Some(Owner::Ours),
-                false => !is_ours(text(rule, "chain")) && leads_to(rule, name),
             };
-            let mut count = 0;
-            for rule in items(listing, "rule").filter(goes) {
-                if let Some(handle) = rule.get("handle") {
-                    let of = text(rule, "chain");
-                    let _ = writeln!(rules, "delete rule {table} {of} handle {handle}");
-                    count += 1;
-                }
-            }
-            if !is_shared {
+            let keeps = |rule: &Value| of != "raw" && others.keeps(named(rule));
+            if !others.slots.contains(&slot) && !rules_of(listing, name).any(keeps) {
+                let jumps = items(listing, "rule").filter(|rule| leads_to(rule, name));
+                rules.extend(jumps.filter_map(|rule| removal_of_rule(&table, rule)));
                 let _ = writeln!(chains, "flush chain {table} {name}\ndelete chain {table} {name}");
                 words.push(format!("table {table}: chain {name} and the jumps to it"));
-            } else if count > 0 {
-                words.push(format!(
-                    "table {table}: {count} rules in chain {name}, which another flanneld also uses"
-                ));
+            } else if of != "raw" {
+                let left: Vec<String> = rules_of(listing, name)
+                    .filter(|rule| others.is_left(named(rule), false))
+                    .filter_map(|rule| removal_of_rule(&table, rule))
+                    .collect();
+                words.extend(
+                    (!left.is_empty())
+                        .then(|| format!("table {table}: {} rules in chain {name}", left.len())),
+                );
+                rules.extend(left);
             }
         }
     }
     (!words.is_empty()).then(|| (rules + &chains, words))
-}
-
-/// A chain of a table of iptables with a name of flannel.
-pub(crate) fn is_of_iptables(table: &str, chain: &str) -> bool {
-    let own = ["FLANNEL-POSTRTG", "FLANNEL-FWD", "FLANNEL-ENCAP"];
-    TABLES.contains(&table) && own.iter().any(|own| slot_of(chain, own).is_some())
 }
 
 fn leads_to(rule: &Value, chain: &str) -> bool {
@@ -382,10 +364,10 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
 }
 
 /// The source and the destination network that a rule matches, regardless of its other conditions.
-fn named(rule: &Value) -> (NetMatch, NetMatch) {
+fn named(rule: &Value) -> Named {
     let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
     let (mut source, mut destination) = (None, None);
-    for condition in matches.filter_map(|part| parse_match(part.get("match")?, 0)) {
+    for condition in matches.filter_map(|part| parse_match(part.get("match")?)) {
         match condition {
             Match::Source(is, net) => source = Some((is, net)),
             Match::Destination(is, net) => destination = Some((is, net)),
@@ -408,86 +390,51 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// `rule` is `None` if flannel writes no rule with these expressions.
-#[derive(Debug)]
-struct FoundRule {
-    handle: Option<u64>,
-    rule: Option<Rule>,
-}
-
 /// A chain in the kernel, with its current rules.
 #[derive(Debug)]
 struct FoundChain {
     name: String,
-    rules: Vec<FoundRule>,
+    /// `None` for a rule with expressions that flannel does not write.
+    rules: Vec<Option<Rule>>,
 }
 
 impl FoundChain {
     fn is_guard(&self) -> bool {
-        CHAINS.iter().any(|known| known.guard && slot_of(&self.name, known.name).is_some())
+        CHAINS.iter().any(|known| known.guard && self.name == known.name)
     }
 
-    fn owner(&self, rule: &FoundRule, others: &OtherDaemons) -> Owner {
-        rule.rule
-            .as_ref()
-            .filter(|_| !self.is_guard())
-            .map_or(Owner::Ours, |rule| rule.owner(others))
+    fn is_foreign(&self, rule: &Rule, others: &OtherDaemons) -> bool {
+        !self.is_guard() && others.is_foreign(rule.named())
     }
 
-    fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
-        self.rules
-            .iter()
-            .filter(|rule| self.owner(rule, others) == Owner::Theirs)
-            .filter_map(|rule| rule.rule.as_ref())
+    /// The rules of other networks.
+    fn foreign(&self, others: &OtherDaemons) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().flatten().filter(|rule| self.is_foreign(rule, others))
     }
 
-    /// Other daemons have rules in the chain.
-    fn is_shared(&self, others: &OtherDaemons) -> bool {
-        self.theirs(others).next().is_some()
-    }
-
-    fn change(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> Change<Rule> {
-        let present: Vec<_> =
-            self.rules.iter().map(|rule| (self.owner(rule, others), rule.rule.clone())).collect();
-        change(&present, wanted.map_or(&[], Vec::as_slice), Rule::is_head)
+    /// An unwanted chain stays as it is while it has rules of other networks.
+    fn is_right(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> bool {
+        let is_foreign =
+            |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| self.is_foreign(rule, others));
+        let Some(wanted) = wanted else {
+            return self.foreign(others).next().is_some();
+        };
+        let rules = self.rules.iter().filter(|rule| !is_foreign(rule));
+        rules.map(Option::as_ref).eq(wanted.iter().map(Some))
     }
 }
 
 /// What flannel's table contains.
 #[derive(Debug, Default)]
 struct TableState {
-    /// The chains of this daemon, and those that all daemons share.
     chains: Vec<FoundChain>,
     /// The table contains an object that the daemon cannot correct in place: an unknown chain, an
     /// incorrect hook or a set of another type.
-    foreign: bool,
+    is_wrong: bool,
     /// The set of peers, if it exists, and its addresses, if all are valid.
     peers: Option<Option<BTreeSet<IpAddr>>>,
     /// The counter of packets from unknown senders.
     unknown_senders: Option<u64>,
-    /// Chains, sets and counters of guards that no running daemon uses: object type and name.
-    orphans: Vec<(&'static str, String)>,
-    /// Other flannel daemons also use the table.
-    is_shared: bool,
-}
-
-/// Who owns a chain, set or counter of a guard.
-enum GuardOwner {
-    Ours,
-    Theirs,
-    Orphaned,
-}
-
-impl GuardOwner {
-    fn of(slot: u16, rules: &Ruleset) -> Self {
-        if rules.encap.is_some() && slot == rules.guard_slot {
-            GuardOwner::Ours
-        } else if rules.others.keeps_guard(slot) {
-            GuardOwner::Theirs
-        } else {
-            GuardOwner::Orphaned
-        }
-    }
 }
 
 impl TableState {
@@ -495,33 +442,26 @@ impl TableState {
         let mut found = Self::default();
         items(listing, "chain").for_each(|chain| found.add_chain(chain, rules));
         items(listing, "rule").for_each(|rule| found.add_rule(rule, rules));
-        items(listing, "set").for_each(|set| found.add_set(set, rules));
-        items(listing, "counter").for_each(|counter| found.add_counter(counter, rules));
-        found.is_shared |= found.chains.iter().any(|chain| chain.is_shared(&rules.others));
+        for set in items(listing, "set").filter(|set| text(set, "name") == PEERS) {
+            found.add_peers(set, rules.family);
+        }
+        found.unknown_senders = unknown_senders(listing);
         found
     }
 
     fn add_chain(&mut self, chain: &Value, rules: &Ruleset) {
         let name = text(chain, "name");
-        let known =
-            CHAINS.iter().find_map(|known| match (known.guard, slot_of(name, known.name)) {
-                (true, Some(slot)) => Some((known, GuardOwner::of(slot, rules))),
-                (false, Some(0)) => Some((known, GuardOwner::Ours)),
-                _ => None,
-            });
-        let right = known.as_ref().is_some_and(|(known, _)| {
-            (text(chain, "type"), text(chain, "hook"), text(chain, "policy"))
-                == (known.kind, known.hook, "accept")
+        let mut former = CHAINS.iter().filter_map(|known| slot_of(name, known.name));
+        if former.any(|slot| slot != 0 && rules.others.slots.contains(&slot)) {
+            // The guard of a running daemon without a table of its own.
+            return;
+        }
+        self.is_wrong |= !CHAINS.iter().any(|known| {
+            (name, text(chain, "type"), text(chain, "hook"), text(chain, "policy"))
+                == (known.name, known.kind, known.hook, "accept")
                 && chain.get("prio").and_then(priority) == Some(known.priority)
         });
-        match known {
-            Some((_, GuardOwner::Theirs)) => self.is_shared = true,
-            Some((_, GuardOwner::Orphaned)) => self.orphans.push(("chain", name.to_owned())),
-            _ => {
-                self.foreign |= !right;
-                self.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
-            }
-        }
+        self.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
     }
 
     fn add_rule(&mut self, rule: &Value, rules: &Ruleset) {
@@ -529,73 +469,34 @@ impl TableState {
         if let Some(chain) = self.chains.iter_mut().find(|chain| chain.name == name) {
             let encapsulation =
                 rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.encapsulation);
-            chain.rules.push(FoundRule {
-                handle: rule.get("handle").and_then(Value::as_u64),
-                rule: parse(rule, encapsulation, rules.guard_slot),
-            });
+            chain.rules.push(parse(rule, encapsulation));
         }
     }
 
-    fn add_set(&mut self, set: &Value, rules: &Ruleset) {
-        let name = text(set, "name");
-        match slot_of(name, PEERS).map(|slot| GuardOwner::of(slot, rules)) {
-            Some(GuardOwner::Ours) => {
-                self.foreign |= text(set, "type") != rules.family.pick("ipv4_addr", "ipv6_addr")
-                    || set.get("flags").is_some();
-                let elements = set
-                    .get("elem")
-                    .and_then(Value::as_array)
-                    .map(Vec::as_slice)
-                    .unwrap_or_default();
-                self.peers = Some(
-                    elements.iter().map(|element| plain(element).as_str()?.parse().ok()).collect(),
-                );
-            }
-            Some(GuardOwner::Orphaned) => self.orphans.push(("set", name.to_owned())),
-            Some(GuardOwner::Theirs) | None => {}
-        }
-    }
-
-    fn add_counter(&mut self, counter: &Value, rules: &Ruleset) {
-        let name = text(counter, "name");
-        match slot_of(name, UNKNOWN_SENDERS).map(|slot| GuardOwner::of(slot, rules)) {
-            Some(GuardOwner::Ours) => {
-                self.unknown_senders = counter.get("packets").and_then(Value::as_u64);
-            }
-            Some(GuardOwner::Orphaned) => self.orphans.push(("counter", name.to_owned())),
-            Some(GuardOwner::Theirs) | None => {}
-        }
+    fn add_peers(&mut self, set: &Value, family: Family) {
+        self.is_wrong |= text(set, "type") != family.pick("ipv4_addr", "ipv6_addr")
+            || set.get("flags").is_some();
+        let elements =
+            set.get("elem").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        self.peers =
+            Some(elements.iter().map(|element| plain(element).as_str()?.parse().ok()).collect());
     }
 
     fn chain(&self, name: &str) -> Option<&FoundChain> {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Other flannel daemons also use the table.
-    fn is_shared(&self) -> bool {
-        self.is_shared
-    }
-
     /// Does not compare the sets of peers.
     fn same_chains(&self, rules: &Ruleset) -> bool {
-        let same = |known: &Chain| {
-            let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
-            match (found, wanted) {
-                (None, None) => true,
-                (Some(found), wanted) if found.is_shared(&rules.others) => {
-                    found.change(wanted, &rules.others).is_empty()
-                }
-                (Some(found), Some(wanted)) => {
-                    found.rules.iter().map(|rule| rule.rule.as_ref()).eq(wanted.iter().map(Some))
-                }
-                _ => false,
-            }
+        let same = |known: &Chain| match (self.chain(known.name), known.wanted(rules)) {
+            (Some(found), wanted) => found.is_right(wanted, &rules.others),
+            (None, wanted) => wanted.is_none(),
         };
-        !self.foreign && self.orphans.is_empty() && CHAINS.iter().all(same)
+        !self.is_wrong && CHAINS.iter().all(same)
     }
 }
 
-fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Option<Rule> {
+fn parse(rule: &Value, encapsulation: Option<Encapsulation>) -> Option<Rule> {
     let mut matches = Vec::new();
     let mut verdict = None;
     let mut counted = false;
@@ -607,7 +508,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     }
     for expression in expressions {
         if let Some(condition) = expression.get("match") {
-            matches.push(parse_match(condition, slot)?);
+            matches.push(parse_match(condition)?);
         } else if expression.get("return").is_some() {
             verdict = Some(Verdict::Return);
         } else if expression.get("accept").is_some() {
@@ -630,7 +531,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
             }
             verdict = Some(Verdict::Masquerade(random));
         } else if let Some(counter) = expression.get("counter") {
-            counted |= counter.as_str() == Some(&slot_name(UNKNOWN_SENDERS, slot));
+            counted |= counter.as_str() == Some(UNKNOWN_SENDERS);
         } else {
             return None;
         }
@@ -665,7 +566,7 @@ fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Opti
     })
 }
 
-fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
+fn parse_match(condition: &Value) -> Option<Match> {
     let is = match condition.get("op")?.as_str()? {
         "==" => true,
         "!=" => false,
@@ -690,7 +591,7 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
         };
     }
     let field = left.get("payload")?.get("field")?.as_str()?;
-    if right.as_str().and_then(|name| name.strip_prefix('@')) == Some(&slot_name(PEERS, slot)) {
+    if right.as_str().and_then(|name| name.strip_prefix('@')) == Some(PEERS) {
         return (field == "saddr" && !is).then_some(Match::UnknownSender);
     }
     let net = network(right)?;

@@ -27,20 +27,11 @@ pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// True for a change of a table, of a built-in chain, which contains the jumps to flannel's chains,
-/// or of flannel's own chains.
-#[must_use]
-pub fn is_of_iptables(change: &Change<'_>) -> bool {
-    let calls_ours =
-        matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
-    matches!(change.table, "nat" | "filter" | "raw" | "mangle")
-        && (calls_ours || change.chain.starts_with("FLANNEL-"))
-}
-
-/// True for flannel's nftables tables.
+/// True for the nftables tables of flannel's daemons.
 #[must_use]
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
-    Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
+    let slot = |family| crate::nftables_text::slot_of_table(family, change.table);
+    Family::ALL.into_iter().any(|family| slot(family).is_some())
 }
 
 /// The object that a message announces or lists.
@@ -130,7 +121,7 @@ mod tests {
     #[test]
     fn lost_notifications_are_no_change_of_ours() {
         in_namespace(async || {
-            let mut notices = Notices::open(is_of_iptables);
+            let mut notices = Notices::open(is_of_nftables);
             notices.subscription.shrink_receive_buffer().unwrap();
             nft("add table ip nat\nadd chain ip nat KUBE-SVC-A\n");
             let _ = notices.drain();
@@ -143,30 +134,25 @@ mod tests {
     #[test]
     fn service_changes_are_distinguished_from_other_changes() {
         in_namespace(async || {
-            let mut all = [
-                Notices::open(is_of_iptables),
-                Notices::open(is_of_nftables),
-                Notices::open(|change| !is_of_services(change)),
-            ];
+            let mut all =
+                [Notices::open(is_of_nftables), Notices::open(|change| !is_of_services(change))];
             for (script, changed) in [
-                (
-                    "add table ip kube-proxy; add chain ip kube-proxy services",
-                    [false, false, false],
-                ),
+                ("add table ip kube-proxy; add chain ip kube-proxy services", [false, false]),
                 (
                     "add table ip nat; add chain ip nat POSTROUTING; add chain ip nat KUBE-SVC-A",
-                    [true, false, true],
+                    [false, true],
                 ),
-                ("add rule ip nat KUBE-SVC-A accept", [false, false, false]),
-                ("add rule ip nat POSTROUTING accept", [true, false, true]),
-                ("add table ip flannel-ipv4", [false, true, true]),
-                ("flush chain ip nat KUBE-SVC-A", [false, false, false]),
+                ("add rule ip nat KUBE-SVC-A accept", [false, false]),
+                ("add rule ip nat POSTROUTING accept", [false, true]),
+                ("add table ip flannel-ipv4", [true, true]),
+                ("add table ip6 flannel-ipv6-1", [true, true]),
+                ("flush chain ip nat KUBE-SVC-A", [false, false]),
                 (
                     "add chain ip nat CNI-HOSTPORT-DNAT; add rule ip nat CNI-HOSTPORT-DNAT accept",
-                    [false, false, true],
+                    [false, true],
                 ),
-                ("add chain ip nat FLANNEL-POSTRTG", [true, false, true]),
-                ("delete table ip nat", [true, false, true]),
+                ("add chain ip nat FLANNEL-POSTRTG", [false, true]),
+                ("delete table ip nat", [false, true]),
             ] {
                 nft(script);
                 let found = all.each_mut().map(|notices| notices.drain() == Notified::Change);

@@ -1,34 +1,25 @@
 //! Finds the iptables programs, chooses the variant nft or legacy, and runs iptables and nft with a deadline.
 
 pub use super::error::ProgramError;
-use super::iptables_text::{lists, others, remains};
+use super::iptables_text::{self, lists, others};
 use super::kernel_listing::chains;
-use super::nftables_text::{self, is_of_iptables};
-use super::rules::{BUILT_IN, TABLES};
+use super::nftables_text;
+use super::rules::{OtherDaemons, TABLES};
 use super::words;
 pub use crate::variant::Variant;
-use nix::time::clock_getcpuclockid;
-use nix::unistd::Pid;
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// The limit of one call, which should take less. iptables-restore waits up to 5 s for the xtables
-/// lock (`-w 5`).
-const DEADLINE: Duration = Duration::from_secs(12);
-/// Maximum number of deadlines for one program, if it still uses processor time. On a busy machine,
-/// listing the rules of thousands of Services takes a long time.
-const DEADLINES: u32 = 5;
-/// The minimum processor time between two deadlines for which the deadline is extended.
-const WORK: Duration = Duration::from_millis(50);
+/// The limit of one call. iptables-restore waits up to 5 s for the xtables lock (`-w 5`), and the
+/// rules of 10 000 Services take half a second of processor time.
+const DEADLINE: Duration = Duration::from_secs(30);
 /// In bytes, of a program's output. The rules of 10 000 Services have about 20 MB.
 const OUTPUT: u64 = 64 << 20;
 
@@ -110,42 +101,95 @@ impl Iptables {
         format!("{name} ({})", self.variant)
     }
 
-    /// The output of iptables-save for all tables of the family, with packet counts. Fails if it
-    /// does not list a table that the kernel has.
-    pub async fn dump(&self) -> Result<String, ProgramError> {
-        self.dump_tables(&TABLES).await
+    /// Lists flannel's chains of a slot, or of all slots, the built-in chains that may jump to them,
+    /// and the names of the other chains, as `iptables-save -c` prints them. iptables-nft-save needs
+    /// seconds of processor time for the rules of thousands of Services.
+    pub(crate) async fn list(&self, slot: Option<u16>) -> Result<String, ProgramError> {
+        if self.variant == Variant::Legacy {
+            // Each call of the legacy variant reads whole tables.
+            return self.dump_tables(&TABLES).await;
+        }
+        let mut present = self.chains_in_kernel()?;
+        'listing: loop {
+            let mut saved = String::new();
+            for table in TABLES {
+                let of_table: Vec<_> = present.iter().filter(|(of, _)| of == table).collect();
+                if of_table.is_empty() {
+                    continue;
+                }
+                saved.push_str(&format!("*{table}\n"));
+                for place @ (_, chain) in of_table {
+                    let own = iptables_text::slot_of_chain(table, chain);
+                    let is_read = own.is_some_and(|own| slot.is_none_or(|slot| slot == own))
+                        || iptables_text::is_hook(table, chain);
+                    if !is_read {
+                        saved.push_str(&format!(":{chain} - [0:0]\n"));
+                        continue;
+                    }
+                    match self.list_chain(table, chain).await {
+                        Ok(lines) => saved.push_str(&lines),
+                        Err(error) => {
+                            // Other programs may remove chains at any time.
+                            let now = self.chains_in_kernel()?;
+                            if now.contains(place) {
+                                return Err(error);
+                            }
+                            present = now;
+                            continue 'listing;
+                        }
+                    }
+                }
+                saved.push_str("COMMIT\n");
+            }
+            return Ok(saved);
+        }
+    }
+
+    /// Fails if the output lacks the chain.
+    async fn list_chain(&self, table: &str, chain: &str) -> Result<String, ProgramError> {
+        let command = self.command();
+        let args = ["-v", "-t", table, "-S", chain];
+        let reason = match run(Path::new(&command), &args, None).await {
+            Ok(output) => {
+                let lines = iptables_text::as_saved(&output);
+                if lines.lines().any(|line| line.starts_with(&format!(":{chain} "))) {
+                    return Ok(lines);
+                }
+                String::new()
+            }
+            // The kernel has the chain. iptables fails if it cannot read a rule of nft there.
+            Err(ProgramError::Refused { words, .. }) => format!(" ({words})"),
+            Err(error) => return Err(error),
+        };
+        let family = nftables_text::table_of(self.family, 0).0;
+        Err(ProgramError::Unusable {
+            command,
+            why: format!(
+                "it lacks table {table}, chain {chain}{reason}; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
+            ),
+        })
     }
 
     /// Lists the given tables. In a cluster with many Services, most rules are in the table `nat`.
     /// The legacy variant lists all tables, because legacy iptables-save creates a table that its
-    /// arguments name.
+    /// arguments name. Fails if the output lacks a table that the kernel has.
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
-        // Other programs may add and remove tables at any time. What is there before and after must be in the listing.
-        let expected = |present: &[(String, String)]| -> BTreeSet<(String, Option<String>)> {
-            let present = present.iter().cloned();
-            let present = present.filter(|(of, _)| tables.contains(&of.as_str()));
-            present
-                .map(|(of, chain)| {
-                    let ours = Some(chain).filter(|chain| is_of_iptables(&of, chain));
-                    (of, ours)
-                })
-                .collect()
-        };
-        let before = expected(&self.chains_in_kernel()?);
+        let present = self.chains_in_kernel()?;
         let mut all = String::new();
-        if self.variant == Variant::Legacy || tables == TABLES {
+        if self.variant == Variant::Legacy {
             all = run(&self.save, &["-c"], None).await?;
         } else {
             for table in tables {
                 all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
             }
         }
-        let present = self.chains_in_kernel()?;
-        let after = expected(&present);
-        let mut expected = before.intersection(&after);
-        match expected.find(|(of, chain)| !lists(&all, of, chain.as_deref())) {
+        let mut expected = tables.iter().filter(|table| present.iter().any(|(of, _)| of == *table));
+        match expected.find(|table| !lists(&all, table)) {
             None => Ok(all),
-            Some((table, _)) => Err(self.explain_missing(table, &present).await),
+            Some(table) => Err(ProgramError::Unusable {
+                command: self.save.display().to_string(),
+                why: format!("it lacks table {table}"),
+            }),
         }
     }
 
@@ -164,30 +208,6 @@ impl Iptables {
             command: self.save.display().to_string(),
             why: format!("the kernel does not tell its tables: {why}"),
         })
-    }
-
-    /// Names the chain that iptables cannot list.
-    async fn explain_missing(&self, table: &str, present: &[(String, String)]) -> ProgramError {
-        let mut place = format!("table {table}");
-        for (of, chain) in present {
-            let args = ["-t", table, "-S", chain];
-            if of == table
-                && BUILT_IN.contains(&chain.as_str())
-                && run(Path::new(&self.command()), &args, None).await.is_err()
-            {
-                place = format!("table {table}, chain {chain}");
-                break;
-            }
-        }
-        let family = nftables_text::table(self.family).0;
-        let remedy = format!(
-            "; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
-        );
-        let remedy = Some(remedy).filter(|_| self.variant == Variant::Nft);
-        ProgramError::Unusable {
-            command: self.save.display().to_string(),
-            why: format!("it lacks {place}{}", remedy.unwrap_or_default()),
-        }
     }
 
     /// Calls iptables-restore, which keeps all other chains.
@@ -222,10 +242,16 @@ pub struct Pick {
 /// default.
 #[must_use]
 pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
+    let nobody = OtherDaemons::default();
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
         let has = |prefix: &str| chains.iter().any(|chain| chain.starts_with(prefix));
-        [!remains(saved).is_empty(), has("KUBE-"), has("DOCKER"), *system]
+        [
+            iptables_text::removal(saved, &nobody, None).is_some(),
+            has("KUBE-"),
+            has("DOCKER"),
+            *system,
+        ]
     };
     let scores: Vec<_> = candidates.iter().map(score).collect();
     let (index, best) = scores.iter().enumerate().max_by_key(|(_, score)| **score)?;
@@ -330,7 +356,6 @@ async fn run_within(
         path.push(":/usr/local/sbin:/usr/sbin:/sbin");
         command.env("PATH", path);
     }
-    let pid = AtomicU32::new(0);
     let work = async {
         let mut child = command.spawn().map_err(|error| match Errno::from(error) {
             Errno(libc::EAGAIN | libc::ENOMEM) => {
@@ -340,7 +365,6 @@ async fn run_within(
                 ProgramError::Missing { program: program.display().to_string(), errno: Some(errno) }
             }
         })?;
-        pid.store(child.id().unwrap_or(0), Ordering::Relaxed);
         let stdin = child.stdin.take();
         let write = async {
             if let (Some(input), Some(mut stdin)) = (input, stdin) {
@@ -365,21 +389,9 @@ async fn run_within(
             &String::from_utf8_lossy(&err),
         ))
     };
-    let mut work = pin!(work);
-    let (mut spent, mut number) = (Duration::ZERO, 0);
-    loop {
-        number += 1;
-        if let Ok(result) = tokio::time::timeout(deadline, &mut work).await {
-            return result;
-        }
-        let before = std::mem::replace(&mut spent, processor_time(pid.load(Ordering::Relaxed)));
-        if spent < before + WORK || number == DEADLINES {
-            return Err(ProgramError::TimedOut {
-                command: name.clone(),
-                seconds: deadline.as_secs() * u64::from(number),
-            });
-        }
-    }
+    tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
+        Err(ProgramError::TimedOut { command: name.clone(), seconds: deadline.as_secs() })
+    })
 }
 
 /// Fails if the output exceeds the limit.
@@ -394,32 +406,14 @@ async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// What a running process has used.
-fn processor_time(pid: u32) -> Duration {
-    let clock = i32::try_from(pid)
-        .ok()
-        .filter(|pid| *pid != 0)
-        .and_then(|pid| clock_getcpuclockid(Pid::from_raw(pid)).ok());
-    clock.and_then(|clock| clock.now().ok()).map(Duration::from).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn program_that_works_outlives_the_deadline_and_one_that_sleeps_does_not() {
-        let deadline = Duration::from_secs(2);
-        let began = std::time::Instant::now();
-        let run = async |script: &str| {
-            let result = run_within(deadline, Path::new("sh"), &["-c", script], None).await;
-            (result, began.elapsed())
-        };
-        // Works for two to three seconds of wall-clock time. That is longer than one deadline and far from the last one, even on a busy machine.
-        let busy = "read -r up _ </proc/uptime; end=$((${up%.*} + 3)); while [ ${up%.*} -lt $end ]; do read -r up _ </proc/uptime; done; echo done";
-        let ((busy, took), (asleep, _)) = tokio::join!(run(busy), run("exec sleep 60"));
-        assert_eq!(busy.as_deref(), Ok("done\n"));
-        assert!(took > deadline, "{took:?}");
+    async fn program_that_hangs_ends_at_the_deadline() {
+        let deadline = Duration::from_millis(100);
+        let asleep = run_within(deadline, Path::new("sleep"), &["60"], None).await;
         assert!(matches!(asleep, Err(ProgramError::TimedOut { .. })));
     }
 }

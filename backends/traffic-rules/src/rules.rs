@@ -1,7 +1,6 @@
 //! Traffic rules as data: which packets the kernel masquerades, accepts or drops. Pure, and the
 //! same for iptables and nftables.
 
-use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -75,14 +74,82 @@ pub struct Ruleset {
     pub forward_insert: bool,
     /// The guard of the encapsulation port, which applies before all other rules.
     pub encap: Option<Encap>,
-    /// The number in the names of this daemon's chains for the encapsulation port; 0 on a host with
-    /// one daemon.
-    pub guard_slot: u16,
-    /// This daemon keeps their rules in the shared chains.
+    /// The number in the names of this daemon's chains and tables; 0 on a host with one daemon.
+    pub slot: u16,
     pub others: OtherDaemons,
 }
 
-/// Match only encapsulated packets of one IP family (chain FLANNEL-ENCAP in iptables, encap-in and
+/// What this daemon knows of the other daemons on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherDaemons {
+    /// This daemon's networks, including those of the daemon that ran before it.
+    pub own: BTreeSet<IpNet>,
+    /// The pod networks that other daemons have served since this daemon's start.
+    pub served: BTreeSet<IpNet>,
+    /// Further daemons may start again, so the rules of all networks stay.
+    pub unknown: bool,
+    /// The slots of the other running daemons.
+    pub slots: BTreeSet<u16>,
+}
+
+/// The network, and whether the rule matches addresses inside (true) or outside of it (false).
+type NetMatch = Option<(bool, IpNet)>;
+
+/// The source and the destination that a rule matches.
+pub(crate) type Named = (NetMatch, NetMatch);
+
+/// Daemons without slots (Go flannel, and flannel-rs before the slots) write the rules of several
+/// networks into the chains of slot 0.
+impl OtherDaemons {
+    /// Rules of other daemons may stay.
+    #[must_use]
+    pub fn keep_any(&self) -> bool {
+        self.unknown || !self.served.is_empty() || !self.slots.is_empty()
+    }
+
+    /// The rule belongs to one of this daemon's networks.
+    pub(crate) fn is_own(&self, (source, destination): Named) -> bool {
+        let is_own = |named: NetMatch| named.is_some_and(|(_, net)| self.own.contains(&net));
+        // An exception of another network may name ours as its destination.
+        let is_inside = || match (source, destination) {
+            (Some((_, from)), Some((_, to))) => to.contains(&from),
+            _ => true,
+        };
+        is_own(source) || is_own(destination) && is_inside()
+    }
+
+    /// The rule belongs to a network that is not this daemon's.
+    pub(crate) fn is_foreign(&self, named: Named) -> bool {
+        named.0.or(named.1).is_some() && !self.is_own(named)
+    }
+
+    /// The rule belongs to a network that another daemon serves, or may serve.
+    pub(crate) fn keeps(&self, named: Named) -> bool {
+        let is_served = |named: NetMatch| named.is_some_and(|(_, net)| self.served.contains(&net));
+        self.is_foreign(named) && (self.unknown || is_served(named.0) || is_served(named.1))
+    }
+
+    /// The rule belongs to no network that a daemon serves outside the chains of the slot in use.
+    pub(crate) fn is_left(&self, named: Named, in_use: bool) -> bool {
+        named.0.or(named.1).is_some() && !self.keeps(named) && !(in_use && self.is_own(named))
+    }
+}
+
+/// The name of a daemon's chain or table. Those of slot 0 have Go flannel's names.
+pub(crate) fn slot_name(name: &str, slot: u16) -> String {
+    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
+}
+
+/// The slot in the name of a chain or table; `None` for another name.
+pub(crate) fn slot_of(name: &str, plain: &str) -> Option<u16> {
+    let slot = match name.strip_prefix(plain)? {
+        "" => 0,
+        rest => rest.strip_prefix('-')?.parse().ok()?,
+    };
+    (slot_name(plain, slot) == name).then_some(slot)
+}
+
+/// Matches only encapsulated packets of one IP family (chain FLANNEL-ENCAP in iptables, encap-in and
 /// encap-out in nftables).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
@@ -106,7 +173,7 @@ impl Ruleset {
             forward: None,
             forward_insert: false,
             encap: None,
-            guard_slot: 0,
+            slot: 0,
             others: OtherDaemons::default(),
         }
     }
@@ -142,44 +209,17 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The first rule of the masquerade chain, which all daemons share. It exempts packets that
-    /// kube-proxy masquerades.
-    pub(crate) fn is_head(&self) -> bool {
-        *self == head()
+    pub(crate) fn named(&self) -> Named {
+        let (mut source, mut destination) = (None, None);
+        for condition in &self.matches {
+            match condition {
+                Match::Source(is, net) => source = Some((*is, *net)),
+                Match::Destination(is, net) => destination = Some((*is, *net)),
+                _ => {}
+            }
+        }
+        (source, destination)
     }
-
-    #[must_use]
-    pub fn owner(&self, others: &OtherDaemons) -> Owner {
-        let (source, destination) = self.named();
-        if self.is_head() { Owner::Head } else { others.owner(source, destination) }
-    }
-
-    /// `None` if the rule matches no network.
-    #[must_use]
-    pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
-        let (source, destination) = self.named();
-        others.network(source, destination)
-    }
-
-    fn named(&self) -> (NetMatch, NetMatch) {
-        let named = |of: fn(&Match) -> NetMatch| self.matches.iter().find_map(of);
-        (
-            named(
-                |condition| {
-                    if let Match::Source(is, net) = condition { Some((*is, *net)) } else { None }
-                },
-            ),
-            named(|condition| {
-                if let Match::Destination(is, net) = condition { Some((*is, *net)) } else { None }
-            }),
-        )
-    }
-}
-
-/// The first rule of the masquerade chain, which exempts packets that kube-proxy masquerades.
-#[must_use]
-pub fn head() -> Rule {
-    rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +290,7 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
             ]
         }),
         forward_insert: options.forward_insert,
+        others: OtherDaemons { own: [network].into(), ..OtherDaemons::default() },
         ..Ruleset::empty(family)
     }
 }
@@ -323,7 +364,8 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
         (|net| Match::Source(false, net), |net| Match::Destination(false, net));
     let masquerade = Verdict::Masquerade(options.fully_random);
     let mut rules = vec![
-        head(),
+        // kube-proxy masquerades these packets.
+        rule([Match::Mark(KUBE_MARK)], Verdict::Return),
         // Pods reach pods under their own addresses,
         rule([from(own), to(network)], Verdict::Return),
         rule([from(network), to(own)], Verdict::Return),

@@ -3,7 +3,7 @@ use super::nftables_text;
 use super::programs::Variant;
 use super::rules::{Ends, GuardOptions, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
 use super::*;
-use proptest::prelude::*;
+use ipnet::IpNet;
 use types::{Dual, Encapsulation, Family};
 
 fn options() -> RuleOptions {
@@ -142,7 +142,7 @@ fn golden_rules() {
             encapsulation: Encapsulation::None,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
-            guard_slot: 0,
+            slot: 0,
             others: OtherDaemons::default(),
         };
         let (v4, v6) = capture
@@ -216,6 +216,14 @@ fn insertion_moves_the_jump_to_the_front() {
     assert_eq!(payload(&rules(), &with_reject), None);
 }
 
+/// What stays after the removal of all rules that neither another daemon nor the slot in use needs.
+fn cleared(saved: &str, others: &OtherDaemons, in_use: Option<u16>) -> String {
+    match iptables_text::removal(saved, others, in_use) {
+        Some((payload, _)) => restored(saved, &payload),
+        None => saved.to_owned(),
+    }
+}
+
 /// Go flannel v0.17 to v0.19 wrote rules directly into the built-in chains.
 #[test]
 fn rules_of_old_versions_are_removed() {
@@ -223,15 +231,17 @@ fn rules_of_old_versions_are_removed() {
         ":POSTROUTING ACCEPT [0:0]\n",
         ":POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment \"flanneld masq\" -j RETURN\n-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE\n",
     );
-    let after = written(&rules(), &old);
+    let nobody = rules().others;
+    let new = written(&rules(), &old);
+    let after = cleared(&new, &nobody, Some(0));
     assert!(
         !after.contains("-A POSTROUTING -s 10.5.0.0/16")
             && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE")
     );
-    let nothing = Ruleset::empty(Family::V4);
-    let gone = written(&nothing, &after);
+    assert_eq!(payload(&rules(), &after), None);
+    let gone = cleared(&new, &nobody, None);
     assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
-    assert_eq!(payload(&nothing, &gone), None);
+    assert_eq!(iptables_text::removal(&gone, &nobody, None), None);
 }
 
 /// Adds all guard rules for UDP port 8472.
@@ -463,7 +473,9 @@ fn iptables_output_is_recognised() {
                     (unknown_senders != UnknownSenders::Off).then_some(0),
                     "{saved}"
                 );
-                assert_eq!(iptables_text::remains(&saved).len(), 7, "{saved}");
+                let nobody = OtherDaemons::default();
+                let (_, words) = iptables_text::removal(&saved, &nobody, None).unwrap();
+                assert_eq!(words.len(), 7, "{saved}");
             }
         }
     }
@@ -471,8 +483,8 @@ fn iptables_output_is_recognised() {
 
 /// Rulesets without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
-    let empty = || Ruleset::empty(family);
     let plain = || rules_of(family, &options());
+    let empty = || Ruleset { others: plain().others, ..Ruleset::empty(family) };
     [
         empty(),
         plain(),
@@ -509,11 +521,7 @@ fn nft_changes_any_rules_to_any_others() {
                     "{from:?}\n{to:?}"
                 );
                 assert_eq!(
-                    nftables_text::unknown_senders(
-                        after.as_ref().unwrap_or(&serde_json::Value::Null),
-                        0
-                    )
-                    .is_some(),
+                    after.as_ref().and_then(nftables_text::unknown_senders).is_some(),
                     to.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
                 );
             }
@@ -524,7 +532,7 @@ fn nft_changes_any_rules_to_any_others() {
 #[test]
 fn nft_script_changes_only_the_set_when_peers_differ() {
     for family in Family::ALL {
-        let (layer, name) = nftables_text::table(family);
+        let (layer, name) = nftables_text::table_of(family, 0);
         let [.., old, new] = nft_states(family);
         let script = nftables_text::script(
             &new,
@@ -596,9 +604,9 @@ fn everything_of_ours_is_cleared() {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let before = all();
-        let dry = runtime.block_on(clear(true));
+        let dry = runtime.block_on(clear_except(&OtherDaemons::default(), true));
         assert_eq!(all(), before, "a dry run changes nothing");
-        let wet = runtime.block_on(clear(false));
+        let wet = runtime.block_on(clear_except(&OtherDaemons::default(), false));
         assert_eq!(dry, wet);
         assert!(wet.errors.is_empty(), "{wet:?}");
         assert_eq!(wet.removed.len(), 15, "{wet:?}");
@@ -607,7 +615,10 @@ fn everything_of_ours_is_cleared() {
         for theirs in ["1.2.3.4", "1.2.3.5", "table ip theirs"] {
             assert!(after.contains(theirs), "{theirs}: {after}");
         }
-        assert_eq!(runtime.block_on(clear(true)), CleanupReport::default());
+        assert_eq!(
+            runtime.block_on(clear_except(&OtherDaemons::default(), true)),
+            CleanupReport::default()
+        );
     };
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
@@ -647,212 +658,72 @@ fn other_encapsulations_than_one_port_are_guarded() {
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
-/// The IPv4 rules of daemon 0 or 1; both run on one host.
-fn daemon_rules(
-    number: usize,
-    options: &RuleOptions,
-    unknown_senders: UnknownSenders,
-    guarded: [bool; 2],
-    unknown: bool,
-) -> Ruleset {
-    let net = |number: usize| -> IpNet { format!("10.{}.0.0/16", 5 + number).parse().unwrap() };
-    let own: IpNet = format!("10.{}.{number}.0/24", 5 + number).parse().unwrap();
-    let other = 1 - number;
-    let ends = Ends {
-        encapsulation: Encapsulation::udp(8472),
-        pods: Some((net(number), own)),
-        hosts: &addresses(&["192.168.56.101"]),
-        peers: &addresses(&["192.168.56.102"]),
-    };
-    let guards = [other as u16].into_iter().filter(|_| guarded[other]);
-    let others = OtherDaemons {
-        own: [net(number)].into(),
-        served: [net(other)].into_iter().filter(|_| !unknown).collect(),
+/// The other daemons as the daemon of network 10.5.0.0/16 knows them, beside the one of 10.6.0.0/16.
+fn neighbours(unknown: bool) -> OtherDaemons {
+    OtherDaemons {
+        own: ["10.5.0.0/16".parse().unwrap()].into(),
+        served: ["10.6.0.0/16".parse().unwrap()].into(),
         unknown,
-        guards: guards.collect(),
-    };
-    Ruleset {
-        encap: guard(Family::V4, ends, guard_options(unknown_senders)).filter(|_| guarded[number]),
-        guard_slot: number as u16,
-        others,
-        ..ruleset(net(number), own, options)
+        slots: [1].into(),
     }
 }
 
-/// The rules of one daemon's network and guard, from the output of iptables-save. A rule belongs to
-/// the first network in its text.
-fn lines_of(saved: &str, number: usize) -> Vec<&str> {
-    let guard = ["FLANNEL-ENCAP", "FLANNEL-ENCAP-1"][number];
-    let network = format!("10.{}.", 5 + number);
-    let is = |line: &&str| {
-        let mut words = line.split(' ');
-        match line.contains("FLANNEL-ENCAP") {
-            true => words.any(|word| word == guard),
-            false => words
-                .find(|word| word.starts_with("10."))
-                .is_some_and(|net| net.starts_with(&network)),
-        }
-    };
-    saved.lines().filter(|line| line.starts_with("-A")).filter(is).collect()
-}
-
-proptest! {
-
-
-    /// Two daemons for two networks never change each other's rules or those of other programs.
-    /// This holds whichever runs first, whatever daemon 0 wanted before and after any damage.
-    /// Both establish their desired rules in one pass and then write nothing. The removal of one
-    /// daemon's rules leaves the other's in place.
-    #[test]
-    fn two_daemons_share_the_chains(
-        damage in proptest::collection::vec((any::<usize>(), 0u8..4), 0..6), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform3((any::<bool>(), any::<bool>(), any::<bool>())),
-        guarded: [bool; 3], unknown_senders in 0usize..3, unknown: bool, exception: bool,
-    ) {
-        let rules_of = |number: usize, (masquerade, forward, forward_insert), guarded, senders: usize| {
-            // Exceptions may include the other daemon's network.
-            let non_masquerade = if exception { vec!["10.0.0.0/8".parse().unwrap(), format!("10.{}.0.0/16", 6 - number).parse().unwrap()] } else { Vec::new() };
-            let chosen = RuleOptions { masquerade, forward, forward_insert, non_masquerade, ..options() };
-            let senders = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop][senders % 3];
-            daemon_rules(number, &chosen, senders, guarded, unknown)
-        };
-        let rulesets = [0, 1].map(|number| rules_of(number, wants[number], [guarded[0], guarded[1]], unknown_senders));
-        let before = rules_of(0, wants[2], [guarded[2], guarded[1]], unknown_senders + 1);
-        let run = |number: usize, saved: &str| written(&rulesets[number], saved);
-        let foreign = ["-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE", "-A FORWARD -i docker0 -j DROP", "-A PREROUTING -s 1.2.3.4/32 -j DROP"];
-        let mut base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
-        for (table, rule) in ["*nat", "*filter", "*raw"].into_iter().zip(foreign) {
-            let end = base[base.find(table).unwrap()..].find("COMMIT").unwrap() + base.find(table).unwrap();
-            base.insert_str(end, &format!("{rule}\n"));
-        }
-        let first = if order[0] == 0 { run(1, &written(&before, &base)) } else { written(&before, &run(1, &base)) };
-        let mut lines: Vec<String> = first.lines().map(str::to_owned).collect();
-        for (at, how) in damage {
-            let ours: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("-A") && lines[*at].contains("flanneld")).collect();
-            if ours.is_empty() { break; }
-            let at = ours[at % ours.len()];
-            match how {
-                0 => { lines.remove(at); }
-                1 => { let line = lines[at].clone(); lines.insert(at, line); }
-                2 => { if at + 1 < lines.len() && lines[at + 1].starts_with("-A") { lines.swap(at, at + 1); } }
-                _ => { lines[at] = lines[at].replace("8472", "4789").replace("-j ACCEPT", "-j DROP"); }
-            }
-        }
-        let mut saved = format!("{}\n", lines.join("\n"));
-        // A guard that daemon 0 no longer wants is removed by whichever daemon runs first.
-        for number in std::iter::once(0).filter(|_| guarded[2]).chain(order) {
-            let after = run(number, &saved);
-            prop_assert_eq!(payload(&rulesets[number], &after), None, "one pass is enough\n{}\n{}", saved, after);
-            prop_assert_eq!(lines_of(&after, 1 - number), lines_of(&saved, 1 - number), "{}\n{}", saved, after);
-            saved = after;
-        }
-        saved = run(1, &run(0, &saved));
-        for rule in foreign { prop_assert!(saved.contains(rule), "{}", saved); }
-        for (number, rules) in rulesets.iter().enumerate() {
-            prop_assert_eq!(payload(rules, &saved), None, "no further writes\n{}", saved);
-            // Each daemon has the rules that it would have as the only daemon, after the rule at the head of the chain.
-            let alone = written(rules, EMPTY);
-            let of = |saved: &str| lines_of(saved, number).into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-            prop_assert_eq!(of(&saved), of(&alone), "{}", saved);
-            if rules.masquerade.is_some() {
-                let first = saved.lines().find(|line| line.starts_with("-A FLANNEL-POSTRTG"));
-                prop_assert!(first.is_some_and(|line| line.contains("--mark 0x4000/0x4000")), "{}", saved);
-            }
-        }
-        for (chain, wanted) in [("FLANNEL-POSTRTG", wants[0].0 || wants[1].0), ("FLANNEL-FWD", wants[0].1 || wants[1].1), ("FLANNEL-ENCAP", guarded[0] || guarded[1])] {
-            prop_assert_eq!(saved.contains(chain), wanted, "{}", saved);
-        }
-        // One daemon is removed.
-        let gone = Ruleset { others: rulesets[0].others.clone(), ..Ruleset::empty(Family::V4) };
-        let after = written(&gone, &saved);
-        prop_assert_eq!(lines_of(&after, 1), lines_of(&saved, 1), "{}", after);
-        prop_assert_eq!(lines_of(&after, 0), Vec::<&str>::new(), "{}", after);
-        prop_assert_eq!(payload(&rulesets[1], &after), None, "{}", after);
-        prop_assert_eq!(iptables_text::remains_except(&after, &gone.others), Vec::<String>::new());
-    }
-}
-
-/// What other programs do to the table while two daemons use it.
-const NFT_DAMAGE: [&str; 8] = [
-    "",
-    "flush chain ip flannel-ipv4 postrtg",
-    "delete chain ip flannel-ipv4 forward",
-    "add rule ip flannel-ipv4 postrtg drop",
-    "insert rule ip flannel-ipv4 postrtg ip saddr 10.5.0.0/16 accept",
-    "add rule ip flannel-ipv4 forward ip saddr 10.6.0.0/16 drop",
-    "flush table ip flannel-ipv4",
-    "add chain ip flannel-ipv4 theirs",
-];
-
-/// Stored as the nft scripts that create the table in an empty network namespace.
-struct SharedTable(String);
-
-impl SharedTable {
-    fn listing(&self) -> Option<serde_json::Value> {
-        in_namespace(&self.0, Family::V4)
-    }
-
-    fn holds(&self, rules: &Ruleset) -> bool {
-        nftables_text::holds(rules, self.listing().as_ref())
-    }
-
-    /// Corrects the rules of one daemon. The result is the listing of the corrected table.
-    fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
-        let listing = self.listing();
-        if !nftables_text::holds(rules, listing.as_ref()) {
-            self.0.push_str(&nftables_text::script(rules, listing.as_ref()));
-        }
-        self.listing()
-    }
-}
-
-/// Both daemons correct their rules after the damage.
-fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
-    let mut table = SharedTable(nftables_text::script(a, None));
-    table.sync(b);
-    assert!(table.holds(a) && table.holds(b), "{}", table.0);
-    table.0.push_str(&format!("{damage}\n"));
-    let unhurt = table.holds(b);
-    table.sync(a);
-    assert!(table.holds(a), "{damage}\n{}", table.0);
-    // An unknown chain causes a replacement of the table with the guards of other daemons, which those restore.
-    assert!(!unhurt || table.holds(b) || damage.contains("add chain"), "{damage}\n{}", table.0);
-    table.sync(b);
-    assert!(table.holds(a) && table.holds(b), "{damage}\n{}", table.0);
-    table
-}
-
-/// Removes the rules of daemon `a`; those of daemon `b` stay. The removal of the last daemon's
-/// rules deletes the table.
-fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
-    let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(Family::V4) };
-    assert!(nftables_text::is_shared(&table.listing().unwrap(), Family::V4, &a.others));
-    let listing = table.sync(&gone).unwrap();
-    assert!(table.holds(b) && table.holds(&gone), "{}", table.0);
-    assert!(!listing.to_string().contains(network_of_a), "{listing}");
-    let unknown = OtherDaemons { unknown: true, ..OtherDaemons::default() };
-    assert_eq!(nftables_text::unserved(&listing, &unknown).len(), 1);
-    let last = table.sync(&Ruleset::empty(Family::V4));
-    assert_eq!(last, None, "the last daemon removes the table");
-}
-
-/// This holds with the real nft, whichever daemon starts first and after damage. The last daemon
-/// removes the table.
 #[test]
-fn two_daemons_share_the_nftables_table() {
-    let guarded = [true, true];
-    let both: Vec<Ruleset> = [0, 1]
-        .map(|number| daemon_rules(number, &options(), UnknownSenders::Drop, guarded, false))
-        .into();
-    let mut plain = both.clone();
-    plain.iter_mut().for_each(|rules| rules.encap = None);
-    for rulesets in [&both, &plain] {
-        for (first, second) in [(0, 1), (1, 0)] {
-            let (a, b) = (&rulesets[first], &rulesets[second]);
-            for damage in NFT_DAMAGE {
-                let table = table_after_damage(a, b, damage);
-                remove_both(table, a, b, &format!("10.{}.", 5 + first));
-            }
-        }
+fn every_rule_of_go_flannel_belongs_to_its_network() {
+    let others = neighbours(false);
+    let named = |text: &str| {
+        let (is, net) = text.strip_prefix('!').map_or((true, text), |net| (false, net));
+        (!net.is_empty()).then(|| (is, net.parse().unwrap()))
+    };
+    for (source, destination) in [
+        ("10.5.0.0/16", ""),
+        ("", "10.5.0.0/16"),
+        ("10.5.7.0/24", "10.5.0.0/16"),
+        ("10.5.0.0/16", "10.5.7.0/24"),
+        ("!10.5.0.0/16", "10.5.7.0/24"),
+        // Go flannel in nftables.
+        ("!10.5.7.0/24", "10.5.0.0/16"),
+        ("10.5.0.0/16", "!224.0.0.0/4"),
+        ("!10.5.0.0/16", "10.5.0.0/16"),
+        // An exception, also for the network of another daemon.
+        ("10.5.0.0/16", "172.16.0.0/12"),
+        ("10.5.0.0/16", "10.0.0.0/8"),
+        ("10.5.0.0/16", "10.6.0.0/16"),
+    ] {
+        let rule = (named(source), named(destination));
+        assert!(others.is_own(rule) && !others.is_foreign(rule), "{source} {destination}");
+        let [theirs, unknown] = ["10.6.", "10.7."].map(|net| {
+            let other = |text: &str| named(&text.replace("10.6.", "10.4.").replace("10.5.", net));
+            (other(source), other(destination))
+        });
+        assert!(others.keeps(theirs) && !others.is_own(theirs), "{source} {destination}");
+        assert!(!others.keeps(unknown), "{source} {destination}");
+        assert!(neighbours(true).keeps(unknown), "{source} {destination}");
+    }
+    let exception = (named("10.6.0.0/16"), named("10.5.0.0/16"));
+    assert!(others.keeps(exception) && !others.is_own(exception));
+    assert!(!others.is_own((None, None)) && !others.is_foreign((None, None)));
+}
+
+/// As before the slots, and after a return to a version without them.
+#[test]
+fn rules_of_another_network_stay_in_chains_that_daemons_share() {
+    let rules = Ruleset { others: neighbours(true), ..rules() };
+    let theirs = "-A FLANNEL-POSTRTG -s 10.6.0.0/16 ! -d 224.0.0.0/4 -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully\n";
+    let own = "-A FLANNEL-POSTRTG -s 10.5.1.0/24 ";
+    // Before, between and behind this daemon's rules.
+    for place in ["-A FLANNEL-POSTRTG -m mark ", own, "COMMIT\n*filter"] {
+        let saved = written(&rules, EMPTY).replacen(place, &format!("{theirs}{place}"), 1);
+        assert_eq!(payload(&rules, &saved), None, "{place}");
+        let damaged = saved.replace(own, "-A FLANNEL-POSTRTG -s 10.5.2.0/24 ");
+        let mended = written(&rules, &damaged);
+        assert!(mended.contains(theirs) && payload(&rules, &mended).is_none(), "{mended}");
+        let unwanted = Ruleset { masquerade: None, ..rules.clone() };
+        assert!(written(&unwanted, &saved).contains(theirs));
+        // The other daemon's network.
+        assert_eq!(cleared(&saved, &neighbours(false), Some(0)), saved);
+        let alone = OtherDaemons { served: BTreeSet::new(), ..neighbours(false) };
+        assert!(!cleared(&saved, &alone, Some(0)).contains(theirs));
     }
 }
 
@@ -868,7 +739,7 @@ pub(crate) fn netns(script: &str) -> String {
 /// Applies an nft script in an empty network namespace. The result is the listing of flannel's
 /// table.
 fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
-    let (layer, name) = nftables_text::table(family);
+    let (layer, name) = nftables_text::table_of(family, 0);
     let listing = netns(&format!(
         "nft -f - <<'X'\n{script}X\nnft -j list table {layer} {name} 2>/dev/null || true"
     ));
@@ -930,11 +801,11 @@ fn table_that_iptables_cannot_list_gets_no_rules_and_is_named() {
 /// Programs of iptables that fail silently, with the number of jumps that may be in the kernel after three passes.
 #[test]
 fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
-    let save = "iptables-nft-save -c | grep -v FLANNEL || true";
-    for (save, restore, jumped) in [
-        ("iptables-nft-save -c", "cat >/dev/null", 0),
+    let right = "iptables-nft \"$@\"";
+    for (list, restore, jumped) in [
+        (right, "cat >/dev/null", 0),
         ("true", "iptables-nft-restore \"$@\"", 1),
-        (save, "iptables-nft-restore \"$@\"", 1),
+        ("iptables-nft \"$@\" | grep -v FLANNEL || true", "iptables-nft-restore \"$@\"", 1),
     ] {
         isolated(async || {
             let folder = sh("mktemp -d");
@@ -944,11 +815,12 @@ fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
                 sh(&format!("chmod +x {path}"));
                 path.into()
             };
+            program("iptables", list);
             let mut applier = Applier::new(false, Family::V4);
             applier.pinned = Some(Iptables {
                 family: Family::V4,
-                save: program("save", save),
-                restore: program("restore", restore),
+                save: program("iptables-save", ""),
+                restore: program("iptables-restore", restore),
                 variant: Variant::Nft,
             });
             for _ in 0..3 {
@@ -959,10 +831,10 @@ fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
                     "{error:?}"
                 );
             }
-            assert_eq!(jumps(), jumped, "{save} {restore}");
+            assert_eq!(jumps(), jumped, "{list} {restore}");
             // The programs work again, and the listing shows it.
-            program("save", "iptables-nft-save -c");
-            program("restore", "iptables-nft-restore \"$@\"");
+            program("iptables", right);
+            program("iptables-restore", "iptables-nft-restore \"$@\"");
             sh("iptables-nft -N ANOTHER");
             applier.apply_iptables(&rules()).await.unwrap();
             assert_eq!(jumps(), 1);
@@ -971,29 +843,67 @@ fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
     }
 }
 
-/// Another program removes our chain before a listing, or adds it after the listing, while flanneld reads the rules.
+/// Another program removes a chain while flanneld lists the rules.
 #[test]
-fn listing_without_a_chain_that_comes_or_goes_is_complete() {
-    const ADD: &str = "iptables-nft -t nat -N FLANNEL-POSTRTG";
-    for (before, script) in [
-        (ADD, "nft flush ruleset; iptables-nft-save -c".to_owned()),
-        ("true", format!("iptables-nft-save -c; {ADD}")),
-    ] {
-        isolated(async || {
-            sh(before);
-            let save = sh("mktemp").trim().to_owned();
-            std::fs::write(&save, format!("#!/bin/sh\n{script}\n")).unwrap();
-            sh(&format!("chmod +x {save}"));
-            let programs = Iptables {
-                family: Family::V4,
-                save: (&save).into(),
-                restore: "iptables-nft-restore".into(),
-                variant: Variant::Nft,
-            };
-            programs.dump().await.unwrap();
-            sh(&format!("rm {save}"));
-        });
-    }
+fn listing_without_a_chain_that_goes_is_complete() {
+    isolated(async || {
+        sh(
+            "iptables-nft -t nat -N FLANNEL-POSTRTG; iptables-nft -N FLANNEL-FWD; iptables-nft -N OTHER",
+        );
+        let folder = sh("mktemp -d").trim().to_owned();
+        let command = format!("{folder}/iptables");
+        let script = "nft flush ruleset; exec iptables-nft \"$@\"";
+        std::fs::write(&command, format!("#!/bin/sh\n{script}\n")).unwrap();
+        sh(&format!("chmod +x {command}"));
+        let programs = Iptables {
+            family: Family::V4,
+            save: format!("{command}-save").into(),
+            restore: "iptables-nft-restore".into(),
+            variant: Variant::Nft,
+        };
+        assert_eq!(programs.list(None).await.unwrap(), "");
+        sh(&format!("rm -r {folder}"));
+    });
+}
+
+/// The listing has the same rules and counters as that of iptables-save, and the names of the other chains.
+#[test]
+fn listing_of_own_chains_agrees_with_iptables_save() {
+    isolated(async || {
+        let ours =
+            payload(&guarded(rules(), UnknownSenders::Count, &["192.168.56.102"]), "").unwrap();
+        let second = Ruleset { slot: 1, ..rules() };
+        let second = payload(&second, "").unwrap();
+        // Daemons without slots remove rules with this comment from the built-in chains.
+        assert!(!second.contains("flanneld masq") && !second.contains("flanneld forward"));
+        sh(&format!(
+            "iptables-nft-restore --noflush <<'X'\n{ours}{second}X\niptables-nft -A FORWARD -s 1.2.3.4 -m comment --comment 'a -c 1 2' -j DROP\niptables-nft -N OTHER\niptables-nft -A OTHER -j DROP"
+        ));
+        let (programs, _) = Iptables::installed(Family::V4).await.unwrap().remove(0);
+        let lines = |text: &str| {
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            lines.map(str::to_owned).collect::<BTreeSet<_>>()
+        };
+        let saved = lines(&sh("iptables-nft-save -c"));
+        let missing = |listed: &str| {
+            saved
+                .difference(&lines(listed))
+                .filter(|line| line.contains("-A "))
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        let all = programs.list(None).await.unwrap();
+        assert_eq!(missing(&all), ["[0:0] -A OTHER -j DROP"], "{all}");
+        assert!(all.contains(":OTHER - [0:0]\n"), "{all}");
+        let own = programs.list(Some(0)).await.unwrap();
+        let others = missing(&own);
+        assert!(
+            others.iter().all(|line| line.contains("-A FLANNEL-") && line.contains("-1 ")
+                || line.contains("OTHER")),
+            "{others:?}"
+        );
+        assert_eq!(others.len(), 1 + 6 + 2, "{others:?}");
+    });
 }
 
 /// Where programs cannot look, cleanup says so, if the kernel contains rules of flannel. One program's failure does not stop the others.
@@ -1037,7 +947,7 @@ fn cleanup_reports_what_no_program_could_look_at() {
                     });
                     sh(&format!("cd /usr/sbin; for name in {names}; do {replace}; done"));
                 }
-                let cleared = clear(false).await;
+                let cleared = clear_except(&OtherDaemons::default(), false).await;
                 let is_empty = cleared.errors.is_empty();
                 assert_eq!(
                     is_empty,

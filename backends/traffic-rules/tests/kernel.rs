@@ -18,6 +18,8 @@ mod bed;
 mod origins;
 #[path = "kernel/sets.rs"]
 mod sets;
+#[path = "kernel/slots.rs"]
+mod slots;
 
 use bed::{Bed, PACKETS, Sent};
 use rand::SeedableRng;

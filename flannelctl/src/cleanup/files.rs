@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use run_dir::instance::lock_path;
+use run_dir::instance::taken::slot_path;
 use run_dir::{api_socket, exit_report, status_file, subnet_env};
 use types::file::{IrregularFileError, Links, read};
 
@@ -45,6 +46,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let companions = [
         lock_path(file),
+        slot_path(file),
         status_file::path(file),
         api_socket::path(file),
         exit_report::path(file),
@@ -164,6 +166,7 @@ mod tests {
             ".subnet.env.status0123456789abcdef",
             "subnet.env.sock",
             "subnet.env.ended",
+            "subnet.env.slot",
         ] {
             fs::write(folder.join(name), "").unwrap();
         }

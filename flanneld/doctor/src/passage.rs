@@ -7,6 +7,7 @@ use crate::firewalls::{Barrier, Block, Firewalld, Table};
 use crate::policies::holds_policies;
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
+use traffic_rules::nftables_text::slot_of_table;
 use traffic_rules::reader::model::{Base, Program, Rule, Step, Table as Listed, Verdict};
 use traffic_rules::reader::packet::Mark;
 use traffic_rules::reader::{
@@ -43,7 +44,7 @@ pub fn table(
         return seen;
     };
     for (number, to) in jumps(filter, "FORWARD") {
-        seen.jump |= to == "FLANNEL-FWD";
+        seen.jump |= to.starts_with("FLANNEL-FWD");
         seen.ufw |= to.starts_with("ufw");
         if holds_policies(to) {
             seen.policies = Some(number);
@@ -240,9 +241,9 @@ pub type Gate = (Layer, String, String);
 /// already listed.
 pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
-        (Layer::Ip, "flannel-ipv4", _)
-        | (Layer::Ip6, "flannel-ipv6", _)
-        | (Layer::Inet, FIREWALLD, _) => false,
+        (Layer::Ip, name, _) if slot_of_table(Family::V4, name).is_some() => false,
+        (Layer::Ip6, name, _) if slot_of_table(Family::V6, name).is_some() => false,
+        (Layer::Inet, FIREWALLD, _) => false,
         (Layer::Ip, "filter" | "mangle" | "security", "FORWARD") => !iptables.contains(&Family::V4),
         (Layer::Ip6, "filter" | "mangle" | "security", "FORWARD") => {
             !iptables.contains(&Family::V6)

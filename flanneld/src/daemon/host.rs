@@ -56,9 +56,8 @@ impl Daemon {
             .map_err(EndError::failed)?;
         let backend =
             backends::create(&self.setup(&config, &node).await).map_err(EndError::failed)?;
-        let guard = self.settings.rules.options.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
-        let claim = || rights::claim(&config, &wants, guard, &self.settings.node.subnet_file);
+        let claim = || rights::claim(&config, &wants, &self.settings.node.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(EndError::failed)?;
         subnet_env::clear(&self.settings.node.subnet_file);
         let previous = subnet_env::last_served(&self.settings.node.subnet_file);

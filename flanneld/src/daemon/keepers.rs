@@ -31,8 +31,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use traffic_rules::Wanted;
-use traffic_rules::ownership::OtherDaemons;
-use traffic_rules::rules::RuleOptions;
+use traffic_rules::rules::{OtherDaemons, RuleOptions};
 use types::{Encapsulation, Family, Problem, Subnets};
 
 /// Longest interval between audits of the kernel at which flanneld uses the audits as a heartbeat.
@@ -94,6 +93,7 @@ impl Daemon {
             Nodes { leases: leases.clone(), underlay: underlay.clone() },
             before,
             self.rights.devices.clone(),
+            self.rights.slot.take(),
             self.health.clone(),
         );
         let written = keeper.written();
@@ -118,7 +118,7 @@ impl Daemon {
             encapsulation: guarded,
             hosts: BTreeSet::new(),
             peers: BTreeSet::new(),
-            guard_slot: self.rights.guard.as_ref().map_or(0, |place| place.number),
+            slot: self.rights.slot.as_ref().map_or(0, |slot| slot.number),
             others: OtherDaemons::default(),
         }
     }

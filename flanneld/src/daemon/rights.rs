@@ -1,8 +1,8 @@
-//! Resources that only one daemon on a host can hold: its network, subnet.env, devices, ports and the number of its encapsulation port rules.
+//! Resources that only one daemon on a host can hold: its network, subnet.env, devices, ports and the slot of its traffic rules.
 
 use backends::{Backend, Takes};
 use netstate::netlink::NetlinkKernel;
-use run_dir::instance::taken::{self, GuardSlot, Taken, Wants};
+use run_dir::instance::taken::{self, RuleSlot, Taken, Wants};
 use run_dir::instance::{self, Instance};
 use std::path::Path;
 use subnet_lease::NetworkConfig;
@@ -12,7 +12,7 @@ use types::Problem;
 pub(super) struct Rights {
     _instance: Option<Instance>,
     _taken: Option<Taken>,
-    pub guard: Option<GuardSlot>,
+    pub slot: Option<RuleSlot>,
     pub devices: Vec<String>,
 }
 
@@ -20,16 +20,15 @@ pub(super) struct Rights {
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,
-    guard: bool,
     subnet_file: &Path,
 ) -> Result<Rights, Problem> {
     let instance = instance::claim(&config.networks.to_string(), &config.backend, subnet_file)?;
     let taken = taken::take(&config.networks, wants)?;
-    let guard = if guard { Some(taken::take_guard_slot()?) } else { None };
+    let slot = taken::take_slot(subnet_file)?;
     Ok(Rights {
         _instance: Some(instance),
         _taken: Some(taken),
-        guard,
+        slot: Some(slot),
         devices: wants.devices.clone(),
     })
 }

@@ -6,7 +6,7 @@ use run_dir::instance;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
-use traffic_rules::ownership::OtherDaemons;
+use traffic_rules::rules::OtherDaemons;
 
 /// Time after this daemon's start for which flanneld keeps rules of networks without a daemon, because one may be
 /// restarting. A late removal of rules is harmless; an early one loses packets.
@@ -19,58 +19,60 @@ pub(super) struct Neighbours {
     own: BTreeSet<IpNet>,
     /// The networks that the previous daemon served and that no other daemon serves.
     before: BTreeSet<IpNet>,
-    /// This daemon's encapsulation port rules; `None` without any.
-    slot: Option<u16>,
     /// Networks that another daemon has served since this daemon's start. Includes stopped daemons, because their
     /// rules stay in force.
     served: BTreeSet<IpNet>,
-    guards: BTreeSet<u16>,
+    /// The slots that other daemons have held since this daemon's start.
+    held: BTreeSet<u16>,
+    /// Whether rules of a network without a daemon are no longer needed.
+    is_settled: bool,
     since: Instant,
 }
 
 impl Neighbours {
     /// No other daemon is known yet.
-    pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
+    pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>) -> Self {
         Self {
             own,
             before,
-            slot,
             served: BTreeSet::new(),
-            guards: BTreeSet::new(),
+            held: BTreeSet::new(),
+            is_settled: false,
             since: Instant::now(),
         }
     }
 
-    /// Finds the running daemons. The result has what flanneld keeps: the networks, and the numbers of encapsulation
-    /// port rules.
-    pub(super) fn refresh(&mut self) -> OtherDaemons {
-        self.learn(
-            instance::running::served().into_iter().flatten(),
-            instance::taken::guard_slots(),
-        )
+    /// Finds the running daemons. `slot` is this daemon's.
+    pub(super) fn refresh(&mut self, slot: u16) -> OtherDaemons {
+        // Another implementation of flanneld writes rules without a sign of their daemon.
+        self.is_settled = self.is_settled
+            || is_over(self.since.elapsed()) && !instance::running::foreign_flanneld();
+        let served = instance::running::served().into_iter().flatten();
+        self.learn(slot, served, instance::taken::slots())
     }
 
     fn learn(
         &mut self,
+        slot: u16,
         served: impl IntoIterator<Item = IpNet>,
-        guards: impl IntoIterator<Item = u16>,
+        slots: impl IntoIterator<Item = u16>,
     ) -> OtherDaemons {
         self.served.extend(served.into_iter().filter(|network| !self.own.contains(network)));
-        // Only guards of running daemons stay: a guard that no daemon updates would drop the packets of new nodes.
-        self.guards = guards.into_iter().filter(|slot| Some(*slot) != self.slot).collect();
         self.before.retain(|network| !self.served.contains(network));
+        // A guard that no daemon updates would drop the packets of new nodes, so an ended daemon holds no slot.
+        let slots: BTreeSet<u16> = slots.into_iter().filter(|other| *other != slot).collect();
+        self.held.extend(&slots);
         OtherDaemons {
             own: self.own.union(&self.before).copied().collect(),
             served: self.served.clone(),
-            unknown: true,
-            guards: self.guards.clone(),
+            unknown: !self.is_settled,
+            slots,
         }
     }
 
-    /// Whether this daemon may remove rules of networks without a daemon. It may not during [`GRACE`], nor while
-    /// another implementation of flanneld runs on this host.
-    pub(super) fn may_remove_unserved(&self) -> bool {
-        is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
+    /// Whether the daemon that had slot 0 is gone for good.
+    pub(super) fn may_take_first_slot(&self) -> bool {
+        self.is_settled && !self.held.contains(&0)
     }
 }
 
@@ -88,24 +90,26 @@ mod tests {
         let (ours, theirs): (IpNet, IpNet) =
             ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
         let old: IpNet = "10.4.0.0/16".parse().unwrap();
-        let mut neighbours = Neighbours::new([ours].into(), [ours, old].into(), Some(0));
-        let others = neighbours.learn([], []);
-        assert!(!others.keeps(&old), "this daemon owns the previous daemon's network");
-        assert!(
-            others.keeps(&theirs) && !others.keeps(&ours),
-            "flanneld keeps the rules of a daemon that may be restarting"
+        let mut neighbours = Neighbours::new([ours].into(), [ours, old].into());
+        let others = neighbours.learn(1, [], []);
+        assert_eq!(
+            others.own,
+            [ours, old].into(),
+            "this daemon owns the previous daemon's network"
         );
-        assert!(!neighbours.may_remove_unserved());
-        let others = neighbours.learn([ours, theirs], [0, 1]);
-        assert_eq!((others.served, others.guards), ([theirs].into(), [1].into()));
+        assert!(others.unknown && !neighbours.may_take_first_slot());
+        let others = neighbours.learn(1, [ours, theirs], [1, 2]);
+        assert_eq!((&others.served, &others.slots), (&[theirs].into(), &[2].into()));
         // The other daemon has stopped: its rules stay in force, and its guard does not.
-        let others = OtherDaemons { unknown: false, ..neighbours.learn([ours], [0]) };
-        assert!(others.keeps(&theirs) && !others.keeps_guard(1));
-        assert!(
-            !others.keeps(&"10.7.0.0/16".parse().unwrap()),
-            "no daemon has served the network since this daemon's start"
-        );
-        assert!(neighbours.learn([old], []).keeps(&old), "another daemon serves the network now");
+        neighbours.is_settled = true;
+        let others = neighbours.learn(1, [ours], [1]);
+        assert_eq!(others.served, [theirs].into());
+        assert!(others.slots.is_empty() && !others.unknown);
+        assert!(neighbours.may_take_first_slot());
+        let others = neighbours.learn(1, [old], [0, 1]);
+        assert_eq!(others.own, [ours].into(), "another daemon serves the network now");
+        neighbours.learn(1, [old], [1]);
+        assert!(!neighbours.may_take_first_slot(), "the daemon of slot 0 may start again");
         assert!(!is_over(GRACE / 2) && is_over(GRACE));
     }
 }

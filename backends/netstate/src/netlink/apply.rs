@@ -51,7 +51,7 @@ impl NetlinkKernel {
                 }
             };
             let (messages, sent): (Vec<Message>, Vec<&Op>) =
-                now.iter().map(|op| Some((message(op)?, op))).flatten().unzip();
+                now.iter().filter_map(|op| Some((message(op)?, op))).unzip();
             let answers = self.client.batch(messages);
             errors.extend(
                 sent.into_iter()

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use traffic_rules::ownership::OtherDaemons;
-use traffic_rules::rules::{GuardOptions, RuleOptions};
+use traffic_rules::rules::{GuardOptions, OtherDaemons, RuleOptions};
 use traffic_rules::variant::Variant;
 use traffic_rules::{ActiveRules, Applier, Wanted, clear_inactive};
 use types::{Dual, Encapsulation};
@@ -88,7 +87,7 @@ go() { ${1}tables-$variant -N FLANNEL-FWD; ${1}tables-$variant -A FLANNEL-FWD -s
 go ip 10.244.0.0/16; go ip6 fd10:244::/48
 "#;
 
-fn sh(script: &str) -> String {
+pub(crate) fn sh(script: &str) -> String {
     let mut shell = Command::new("sh");
     let mut child = shell.arg("-e").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
@@ -138,7 +137,7 @@ async fn start(nftables: bool) -> ActiveRules {
         encapsulation: Encapsulation::None,
         hosts: BTreeSet::new(),
         peers: BTreeSet::new(),
-        guard_slot: 0,
+        slot: 0,
         others: OtherDaemons::default(),
     };
     let mut kept = [ActiveRules::Nftables; 2];
@@ -150,7 +149,8 @@ async fn start(nftables: bool) -> ActiveRules {
         }
         assert!(!applier.apply(rules).await.unwrap().wrote, "a second pass writes");
     }
-    let cleared = clear_inactive(kept, &OtherDaemons::default()).await;
+    let others = OtherDaemons { own: wanted.networks.nets().collect(), ..OtherDaemons::default() };
+    let cleared = clear_inactive(kept, 0, &others).await;
     assert!(cleared.errors.is_empty(), "{cleared:?}");
     kept[0]
 }

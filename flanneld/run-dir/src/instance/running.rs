@@ -3,8 +3,7 @@
 use super::lock_path;
 use super::names::{self, Name};
 use super::peer::peer;
-use super::sockets::{Holder, SOCKETS, TAKEN, listener, sockets};
-use super::taken::{guards, number};
+use super::sockets::{Holder, SOCKETS, TAKEN, listener, slot_names, slot_of, sockets};
 use crate::process;
 use ipnet::IpNet;
 use nix::errno::Errno;
@@ -26,8 +25,8 @@ pub fn served() -> Vec<BTreeSet<IpNet>> {
 pub struct OtherInstances {
     pub networks: BTreeSet<IpNet>,
     pub devices: BTreeSet<String>,
-    /// The numbers of these daemons' encapsulation port rules.
-    pub guards: BTreeSet<u16>,
+    /// Of these daemons' traffic rules.
+    pub slots: BTreeSet<u16>,
     /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
 }
@@ -53,7 +52,7 @@ pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
             .iter()
             .filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned()))
             .collect(),
-        guards: theirs(guards()).iter().filter_map(number).collect(),
+        slots: theirs(slot_names()).iter().filter_map(slot_of).collect(),
         who: sockets.iter().map(|name| listener(name).to_string()).collect(),
     }
 }
@@ -104,7 +103,13 @@ pub fn foreign_flanneld() -> bool {
         .filter_map(|name| peer(name.raw.as_bytes()))
         .map(|peer| peer.pid())
         .collect();
-    named_flanneld().iter().any(|pid| !listening.contains(pid) && !has(pid))
+    // A daemon of this version that is starting has no socket yet.
+    let program = |process: &str| {
+        std::fs::metadata(format!("/proc/{process}/exe")).map(|file| (file.dev(), file.ino())).ok()
+    };
+    let own = program("self");
+    let is_same = |pid: &i32| own.is_some() && program(&pid.to_string()) == own;
+    named_flanneld().iter().any(|pid| !listening.contains(pid) && !has(pid) && !is_same(pid))
 }
 
 /// The other processes in this network namespace whose name is flanneld and whose user is root or this user.

@@ -12,12 +12,23 @@ pub(super) const SOCKETS: &str = "flannel-rs/";
 pub(super) const TAKEN: &str = "flannel-rs.taken/";
 /// Prefix for UDP ports that a daemon uses only until a tunnel needs the port.
 pub(super) const LENT: &str = "flannel-rs.lent/";
-/// Prefix for reserved numbers of encapsulation port rules.
-pub(super) const GUARDS: &str = "flannel-rs.guard/";
+/// Prefix for slots of traffic rules. Before, only the rules that guard an encapsulation port had one, and daemons of
+/// that version may still run.
+pub(super) const SLOTS: &str = "flannel-rs.guard/";
 
 /// The sockets of flannel-rs daemons in this network namespace.
 pub(super) fn sockets() -> Vec<Name> {
     names::named(SOCKETS, "would have looked like a daemon of that network")
+}
+
+/// The sockets that reserve slots, of all flannel-rs daemons in this network namespace.
+pub(super) fn slot_names() -> Vec<Name> {
+    names::named(SLOTS, "would have prevented the removal of an ended daemon's rules")
+}
+
+/// From the name of a socket.
+pub(super) fn slot_of(name: &Name) -> Option<u16> {
+    name.base().strip_prefix(SLOTS)?.parse().ok()
 }
 
 /// Process that holds a claim or a resource.

@@ -3,10 +3,14 @@
 use super::error::{Resource, report_host, report_taken};
 use super::lent;
 use super::names::{HoldError, Name, hold, named};
-use super::sockets::{GUARDS, TAKEN};
+use super::running::foreign_flanneld;
+use super::sockets::{SLOTS, TAKEN, slot_names, slot_of};
+use crate::replace::write_public;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use types::file::{self, Links};
 use types::{Problem, Subnets};
 
 /// What another user's claim would have done to this daemon.
@@ -30,12 +34,12 @@ pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// Unique number of the rules by which this daemon protects its encapsulation port. The daemon holds it until it
-/// drops this value or ends.
+/// The number in the names of this daemon's traffic rules. The daemon holds it until it drops this value or ends.
 #[derive(Debug)]
-pub struct GuardSlot {
+pub struct RuleSlot {
     pub number: u16,
     _socket: UnixListener,
+    record: PathBuf,
 }
 
 /// Claims the traffic rules, device names, VNIs and UDP port. Fails if another process holds a resource, or if this
@@ -81,40 +85,77 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, Problem> {
     Ok(Taken { _sockets: sockets })
 }
 
-/// Claims the first free number.
-pub fn take_guard_slot() -> Result<GuardSlot, Problem> {
-    const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
-    let host = |why: io::Error| report_host(CLAIM, &why);
-    for number in 0..u16::MAX {
-        match hold(
-            &format!("{GUARDS}{number}"),
-            "would have occupied a number for rules of an encapsulation port",
-        ) {
-            Ok(_socket) => return Ok(GuardSlot { number, _socket }),
-            Err(HoldError::Held(_)) => {}
-            Err(HoldError::Host(why)) => return Err(host(why)),
+/// The path of the file with the slot of the last daemon with this subnet.env. The file exists only if the slot is not 0.
+pub fn slot_path(subnet_file: &Path) -> PathBuf {
+    let mut path = subnet_file.as_os_str().to_owned();
+    path.push(".slot");
+    path.into()
+}
+
+/// Claims the slot of the last daemon with this subnet.env, or else the first free one. Slot 0 has Go flannel's names,
+/// so it is free only while no Go flannel runs on this host.
+pub fn take_slot(subnet_file: &Path) -> Result<RuleSlot, Problem> {
+    let host = |why: io::Error| {
+        report_host("binding the abstract socket that reserves a slot for traffic rules", &why)
+    };
+    let record = slot_path(subnet_file);
+    let last = file::read(&record, 16, Links::Refused).ok();
+    let last = last.and_then(|text| String::from_utf8(text).ok()?.trim().parse().ok());
+    let is_first_free = !foreign_flanneld();
+    for number in last.into_iter().chain(0..u16::MAX).filter(|slot| *slot > 0 || is_first_free) {
+        if let Some(socket) = hold_slot(number).map_err(host)? {
+            let slot = RuleSlot { number, _socket: socket, record };
+            slot.write_record();
+            return Ok(slot);
         }
     }
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
-/// The sockets that reserve numbers of encapsulation port rules, for all flannel-rs daemons in this network
-/// namespace.
-pub(super) fn guards() -> Vec<Name> {
-    named(
-        GUARDS,
-        "would have prevented the removal of an ended daemon's rules for its encapsulation port",
-    )
+/// `None` if another daemon holds the slot.
+fn hold_slot(number: u16) -> io::Result<Option<UnixListener>> {
+    match hold(&format!("{SLOTS}{number}"), "would have occupied a slot for traffic rules") {
+        Ok(socket) => Ok(Some(socket)),
+        Err(HoldError::Held(_)) => Ok(None),
+        Err(HoldError::Host(why)) => Err(why),
+    }
 }
 
-/// From the name of a socket.
-pub(super) fn number(name: &Name) -> Option<u16> {
-    name.base().strip_prefix(GUARDS)?.parse().ok()
+impl RuleSlot {
+    /// Exchanges the slot for slot 0. False if another daemon, or Go flannel, uses slot 0.
+    pub fn move_to_first(&mut self) -> bool {
+        if foreign_flanneld() {
+            return false;
+        }
+        let held = hold_slot(0).inspect_err(|error| {
+            tracing::debug!(error = %error, "cannot reserve slot 0 for traffic rules");
+        });
+        let Ok(Some(socket)) = held else {
+            return false;
+        };
+        (self.number, self._socket) = (0, socket);
+        self.write_record();
+        true
+    }
+
+    /// The daemon works without the record: its next start may rename its rules.
+    fn write_record(&self) {
+        let written = match self.number {
+            0 => match std::fs::remove_file(&self.record) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            number => write_public(&self.record, number.to_string().as_bytes()),
+        };
+        if let Err(error) = written {
+            tracing::debug!(path = %self.record.display(), error = %error, "cannot record the slot");
+        }
+    }
 }
 
-/// The numbers that all flannel-rs daemons in this network namespace reserved for their encapsulation port rules.
-pub fn guard_slots() -> BTreeSet<u16> {
-    guards().iter().filter_map(number).collect()
+/// The slots of all flannel-rs daemons in this network namespace.
+pub fn slots() -> BTreeSet<u16> {
+    slot_names().iter().filter_map(slot_of).collect()
 }
 
 #[cfg(test)]
@@ -146,15 +187,17 @@ mod tests {
             taken("port/61475/x"),
         ];
         let names: Vec<&str> = names.iter().map(String::as_str).chain([lent.as_str()]).collect();
-        let free = take_guard_slot().unwrap().number;
-        let guard = format!("{GUARDS}{free}");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        let free = take_slot(&file).unwrap().number;
+        let guard = format!("{SLOTS}{free}");
         let _squat = super::super::tests::held_by_nobody(
             &names.into_iter().chain([guard.as_str()]).collect::<Vec<_>>(),
         );
         assert_eq!(tunnel_on(PORT), None);
-        assert!(!guard_slots().contains(&free));
-        let slot = take_guard_slot().unwrap();
-        assert!(slot.number <= free && guard_slots().contains(&slot.number));
+        assert!(!slots().contains(&free));
+        let slot = take_slot(&file).unwrap();
+        assert!(slot.number <= free && slots().contains(&slot.number));
         let listener = borrow(PORT).unwrap();
         for shares_ports in [true, false] {
             let taken = take(&network, &wants(shares_ports)).unwrap();
@@ -165,6 +208,50 @@ mod tests {
             assert!(error.text.contains("the rules for 10.94.0.0/16 (pid "), "{error}");
             drop(taken);
         }
+    }
+
+    /// In a network namespace of its own, so that no other test holds a slot.
+    #[test]
+    fn slot_stays_over_restarts_and_slot_0_is_left_to_go_flannel() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let [one, two] = ["one.env", "two.env"].map(|name| folder.path().join(name));
+            let first = take_slot(&one).unwrap();
+            let mut second = take_slot(&two).unwrap();
+            assert_eq!((first.number, second.number), (0, 1));
+            assert_eq!((slot_path(&one).exists(), slot_path(&two).exists()), (false, true));
+            assert!(!second.move_to_first(), "slot 0 is held");
+            drop((first, second));
+            // The second daemon starts before the first one.
+            second = take_slot(&two).unwrap();
+            let first = take_slot(&one).unwrap();
+            assert_eq!((first.number, second.number), (0, 1));
+            assert_eq!(slots(), [0, 1].into());
+            drop(first);
+
+            let go = folder.path().join("flanneld");
+            std::fs::copy("/bin/sleep", &go).unwrap();
+            let mut go = std::process::Command::new(go).arg("60").spawn().unwrap();
+            // The process has this name once it executes the program.
+            while !foreign_flanneld() {
+                std::thread::yield_now();
+            }
+            assert_eq!(take_slot(&one).unwrap().number, 2);
+            assert!(!second.move_to_first());
+            go.kill().unwrap();
+            go.wait().unwrap();
+            assert!(second.move_to_first() && second.number == 0);
+            assert!(!slot_path(&two).exists());
+            // A file that does not have a slot.
+            std::fs::write(slot_path(&two), "x").unwrap();
+            drop(second);
+            assert_eq!(take_slot(&two).unwrap().number, 0);
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 
     #[test]
