@@ -1,16 +1,15 @@
 //! The `alloc` backend, which only leases a subnet. Other software carries the packets between nodes.
 
-use crate::backend::{Backend, Network, Setup};
-use crate::network;
-use async_trait::async_trait;
+use crate::backend::{Backend, Setup};
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use reconcile::plan::{Announced, Plan};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use std::sync::Arc;
+use subnet_lease::{Kinds, LeaseAttrs, Peer};
 use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Problem, Profile};
+use types::{Encapsulation, Problem, Profile, Subnets};
 
 /// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "alloc";
@@ -32,13 +31,12 @@ pub struct Alloc {
     pub(crate) setup: Setup,
 }
 
-#[async_trait]
 impl Backend for Alloc {
     fn profile(&self) -> &'static Profile {
         &PROFILE
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
@@ -46,16 +44,10 @@ impl Backend for Alloc {
         Ok(Announced::without_data("", underlay.mtu))
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
         // The software that carries the packets may use a device that looks like one of flannel's.
         let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };
-        let plan = AllocPlan { scope: setup.scope(own.subnets, Vec::new()) };
-        network::join_kernel(plan, underlay, leases, &self.setup).await
+        Ok(Arc::new(AllocPlan { scope: setup.scope(own, Vec::new()) }))
     }
 }
 

@@ -1,22 +1,22 @@
-//! The interface between the daemon and the backends: announce, join, run.
+//! The interface between the daemon and the backends: announce, plan, and carry packets.
 
 use crate::error::LEAST_MTU_V6;
-use crate::handover::Files;
-use crate::status::NetworkHandle;
-use async_trait::async_trait;
-use ipnet::IpNet;
+use crate::status::StatusSources;
+use crate::userspace::handover::Store;
+use netstate::kernel::Kernel;
 use netstate::names::LinkName;
+use netstate::netlink::NetlinkKernel;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
+use packet_engine::counters::Counters;
 use packet_engine::features::Features;
-use reconcile::plan::Announced;
-use reconcile::questions::KernelAudit;
-use reconcile::{Inputs, Options};
-use std::collections::BTreeMap;
+use reconcile::plan::{Announced, Plan};
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
-use tokio::sync::{Notify, watch};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, NetworkConfig, PeerRules};
+use tokio::sync::Notify;
 use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 #[derive(Clone, Debug)]
@@ -27,10 +27,8 @@ pub struct Setup {
     pub node_id: String,
     /// The number of flannel's routes.
     pub route_protocol: u8,
-    /// Open files that outlive the process.
-    pub files: Files,
-    /// The reconciler's options.
-    pub options: Options,
+    /// Keeps open files for the next process.
+    pub files: Option<Arc<dyn Store>>,
     /// The pod networks of the previous run of flanneld on this host. The backend removes their
     /// kernel objects.
     pub former: Option<Subnets>,
@@ -56,8 +54,7 @@ impl Setup {
             config,
             node_id: String::new(),
             route_protocol: netstate::report::protocols::FLANNEL,
-            files: Files::default(),
-            options: Options::default(),
+            files: None,
             former: None,
             left_behind: Vec::new(),
             refuse_insecure: false,
@@ -70,15 +67,15 @@ impl Setup {
 
     /// What identifies the kernel objects of a backend with these subnets and links.
     pub(crate) fn scope(&self, own: Subnets, mut links: Vec<LinkName>) -> Scope {
-        let left: Vec<LinkName> =
-            self.left_behind.iter().filter(|name| !links.contains(name)).copied().collect();
-        for name in &left {
-            tracing::info!(
-                device = %name,
-                "found a device of an earlier backend; flanneld removes the device when the new backend works"
-            );
+        for name in &self.left_behind {
+            if !links.contains(name) {
+                tracing::info!(
+                    device = %name,
+                    "found a device of an earlier backend; flanneld removes the device when the new backend works"
+                );
+                links.push(*name);
+            }
         }
-        links.extend(left);
         Scope {
             links,
             networks: self.config.networks,
@@ -190,41 +187,47 @@ impl PeerRules for AddressRules {
 
 /// Requests about the keys of a running network. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct KeyRequests(Arc<[Notify; 2]>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyRequest {
-    Renew,
-    Read,
+pub struct KeyRequests {
+    pub(crate) renewal: Arc<Notify>,
+    pub(crate) reading: Arc<Notify>,
 }
 
 impl KeyRequests {
     /// This node needs another identity, because an older node has the same one.
     pub fn renew(&self) {
-        let [renew, _] = &*self.0;
-        renew.notify_one();
+        self.renewal.notify_one();
     }
 
     /// The key files may have changed.
     pub fn read_again(&self) {
-        let [_, read] = &*self.0;
-        read.notify_one();
-    }
-
-    /// # Cancel safety
-    /// Dropping the future loses no request.
-    pub(crate) async fn next(&self) -> KeyRequest {
-        let [renew, read] = &*self.0;
-        tokio::select! {
-            () = renew.notified() => KeyRequest::Renew,
-            () = read.notified() => KeyRequest::Read,
-        }
+        self.reading.notify_one();
     }
 }
 
-/// A backend before the node has its lease. It carries packets between nodes.
-#[async_trait]
-pub trait Backend: Send {
+/// Runs concurrently with the network's reconciler, and never ends.
+pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = Infallible> + Send>>;
+
+/// What carries the packets of a network.
+pub struct Datapath {
+    pub(crate) kernel: Box<dyn Kernel>,
+    pub(crate) sources: StatusSources,
+    pub(crate) background: BackgroundWork,
+}
+
+impl Datapath {
+    /// `engines` are the counters of the packet engines, by device.
+    pub(crate) fn of(kernel: impl Kernel + 'static, engines: Vec<(String, Arc<Counters>)>) -> Self {
+        let sources = StatusSources { engines, ..StatusSources::default() };
+        Self { kernel: Box::new(kernel), sources, background: Box::pin(std::future::pending()) }
+    }
+
+    pub(crate) fn of_kernel() -> Result<Self, Problem> {
+        Ok(Self::of(NetlinkKernel::open()?, Vec::new()))
+    }
+}
+
+/// A backend before the node joins its network. It carries packets between nodes.
+pub trait Backend: Send + Sync {
     fn profile(&self) -> &'static Profile;
 
     /// What the network uses on this host. `kernel_vxlan` is true if the kernel supports vxlan.
@@ -262,7 +265,7 @@ pub trait Backend: Send {
     /// Based on the attributes of the node's previous lease. Changes no device. Fails if the
     /// underlay does not suit the backend, if the kernel lacks a feature, or if the secrets are
     /// unusable.
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
@@ -279,31 +282,12 @@ pub trait Backend: Send {
         Arc::new(())
     }
 
-    /// The MAC or public key that each peer's subnet has in the kernel, from an earlier run. Empty
-    /// if the kernel does not encapsulate, or if it cannot be read.
-    async fn in_kernel(&mut self, _own: Subnets) -> BTreeMap<IpNet, String> {
-        BTreeMap::new()
+    /// The plan of a node with these subnets. Valid only after the announcement.
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem>;
+
+    /// Carries the packets of a plan with this scope. The kernel does it alone, unless the backend
+    /// has a packet engine.
+    fn datapath(&self, _scope: &Scope, _underlay: &Underlay) -> Result<Datapath, Problem> {
+        Datapath::of_kernel()
     }
-
-    /// Makes the reconciler's first pass. Fails if the data plane cannot be set up at all.
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem>;
-}
-
-/// A running data plane.
-#[async_trait]
-pub trait Network: Send {
-    /// Keeps the kernel in sync with the leases and the underlay until `inputs` signals a stop.
-    /// Sends changed announcements of this node to `out`.
-    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>);
-
-    /// Provides the status while the network runs.
-    fn observer(&self) -> Arc<dyn NetworkHandle>;
-
-    /// Audits the kernel state while the network runs.
-    fn kernel_audit(&self) -> KernelAudit;
 }

@@ -1,8 +1,6 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
-use crate::backend::{Backend, Network, Overlay, Setup};
-use crate::network;
-use async_trait::async_trait;
+use crate::backend::{Backend, Overlay, Setup};
 use netstate::kernel::Facts;
 use netstate::names::LinkName;
 use netstate::object::route::RouteSpec;
@@ -10,9 +8,10 @@ use netstate::object::{Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use reconcile::plan::{Announced, Plan};
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use std::sync::Arc;
+use subnet_lease::{Kinds, LeaseAttrs, Peer};
 use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Family, Problem, Profile};
+use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name in the configuration and in leases.
 pub const KIND: &str = "host-gw";
@@ -35,13 +34,12 @@ pub struct HostGw {
     pub(crate) setup: Setup,
 }
 
-#[async_trait]
 impl Backend for HostGw {
     fn profile(&self) -> &'static Profile {
         &PROFILE
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
@@ -49,11 +47,10 @@ impl Backend for HostGw {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks only IPv4.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
+        let public_v6 = underlay.public.of(Family::V6);
         let v6 = networks.v6().is_some()
-            && underlay
-                .public
-                .v6()
-                .is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
+            && public_v6.is_some()
+            && public_v6 != underlay.tunnel_source(Family::V6);
         if v4 || v6 {
             let Underlay { public, name, addresses, .. } = underlay;
             let text = format!(
@@ -69,14 +66,8 @@ impl Backend for HostGw {
         Some(Overlay { device: false, ..Overlay::new(KIND, |underlay, _| underlay) })
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
-        let plan = HostGwPlan { scope: self.setup.scope(own.subnets, Vec::new()) };
-        network::join_kernel(plan, underlay, leases, &self.setup).await
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
+        Ok(Arc::new(HostGwPlan { scope: self.setup.scope(own, Vec::new()) }))
     }
 }
 

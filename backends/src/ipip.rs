@@ -1,10 +1,8 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
-use crate::backend::{AddressRules, Backend, Network, Overlay, Setup, Takes};
+use crate::backend::{AddressRules, Backend, Overlay, Setup, Takes};
 use crate::config_keys::ConfigKeys;
 use crate::error::{config_problem, missing_underlay_address};
-use crate::network;
-use async_trait::async_trait;
 use ipnet::IpNet;
 use netstate::kernel::Facts;
 use netstate::names::LinkName;
@@ -17,9 +15,9 @@ use netstate::underlay::Underlay;
 use reconcile::plan::{Announced, Plan};
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
+use subnet_lease::{Kinds, LeaseAttrs, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
-use types::{Encapsulation, Family, Problem, Profile};
+use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name in the configuration and in leases.
 pub const KIND: &str = "ipip";
@@ -76,7 +74,6 @@ impl Ipip {
     }
 }
 
-#[async_trait]
 impl Backend for Ipip {
     fn profile(&self) -> &'static Profile {
         &PROFILE
@@ -94,7 +91,7 @@ impl Backend for Ipip {
         })
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
@@ -116,17 +113,9 @@ impl Backend for Ipip {
         Arc::new(AddressRules { kinds: Kinds::Only(KIND), backend: KIND, family: Family::V4 })
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
-        let plan = IpipPlan {
-            scope: self.setup.scope(own.subnets, vec![LINK]),
-            direct_routing: self.direct_routing,
-        };
-        network::join_kernel(plan, underlay, leases, &self.setup).await
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
+        let scope = self.setup.scope(own, vec![LINK]);
+        Ok(Arc::new(IpipPlan { scope, direct_routing: self.direct_routing }))
     }
 }
 

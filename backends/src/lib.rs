@@ -2,13 +2,12 @@
 //! the [`registry`].
 //!
 //! Backends are independent of stores: a backend announces attributes, the daemon acquires the
-//! lease, then the backend joins.
+//! lease, then the node joins the network.
 
 pub mod alloc;
 pub mod backend;
 mod config_keys;
 mod error;
-pub mod handover;
 pub mod host_gw;
 pub mod ipip;
 mod network;
@@ -21,10 +20,12 @@ mod userspace;
 pub mod vxlan;
 pub mod wireguard;
 
-pub use backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
+pub use backend::{Backend, KeyRequests, Overlay, Setup, Takes};
 pub use netstate::underlay::Underlay;
+pub use network::Network;
 pub use reconcile::failures::FailedPeer;
 pub use reconcile::plan::Announced;
 pub use reconcile::{Inputs, Options};
-pub use registry::{create, identity_of, names, profile, profiles, rules};
+pub use registry::{create, identities_in_kernel, identity_of, names, profile, profiles, rules};
 pub use status::Status;
+pub use userspace::handover::Store;

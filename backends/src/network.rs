@@ -1,77 +1,59 @@
 //! A running network: a reconciler, and the packet engines of the network's devices.
 
-use crate::backend::{Network, Setup};
+use crate::backend::{Backend, BackgroundWork, Datapath};
 use crate::status::{NetworkHandle, Status, StatusSources};
-use async_trait::async_trait;
-use ipnet::IpNet;
-use netstate::kernel::{Facts, Kernel};
-use netstate::netlink::NetlinkKernel;
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
+use netstate::kernel::Facts;
+use netstate::object::{Key, Value};
 use netstate::underlay::Underlay;
 use reconcile::plan::{Announced, Plan};
 use reconcile::progress::Progress;
 use reconcile::questions::KernelAudit;
-use reconcile::{Inputs, Reconciler};
-use std::collections::BTreeMap;
-use std::pin::Pin;
+use reconcile::{Inputs, Options, Reconciler};
 use std::sync::Arc;
 use subnet_lease::{LeaseTable, Peer};
-use tokio::sync::{Notify, watch};
-use types::{Coded, Problem};
+use tokio::sync::watch;
+use types::{Problem, Subnets};
 
-/// Runs concurrently with the network's reconciler.
-pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// The argument tells the reconciler that the plan has changed.
-pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
-
-struct Running {
+pub struct Network {
     reconciler: Reconciler,
-    background: Option<BackgroundWork>,
-    observer: Arc<dyn NetworkHandle>,
+    background: BackgroundWork,
+    handle: Arc<dyn NetworkHandle>,
 }
 
-/// The MAC or public key that each peer's subnet has in the kernel. Empty if the kernel cannot be
-/// read: an older lease then counts more.
-pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
-    let read = async { NetlinkKernel::open()?.read(scope, &KernelState::default()).await };
-    match read.await {
-        Ok(found) => found.ours.identities(),
-        Err(error) => {
-            tracing::warn!(code = error.code(), %error, "cannot read which MACs and keys the kernel has");
-            BTreeMap::new()
+impl Network {
+    /// Makes the reconciler's first pass. Fails if the data plane cannot be set up at all.
+    pub async fn join(
+        backend: Box<dyn Backend>,
+        own: Subnets,
+        underlay: &Underlay,
+        leases: &LeaseTable,
+        options: Options,
+    ) -> Result<Self, Problem> {
+        let plan = backend.plan(own)?;
+        let Datapath { kernel, sources, background } = backend.datapath(plan.scope(), underlay)?;
+        let reconciler = Reconciler::join(plan.clone(), kernel, underlay, leases, options).await?;
+        let handle = Arc::new(Handle { plan, progress: reconciler.progress(), sources });
+        Ok(Self { reconciler, background, handle })
+    }
+
+    /// Keeps the kernel in sync with the leases and the underlay until `inputs` signals a stop.
+    /// Sends changed announcements of this node to `out`.
+    pub async fn run(self, inputs: Inputs, out: watch::Sender<Announced>) {
+        tokio::select! {
+            () = self.reconciler.run(inputs, out) => {}
+            never = self.background => match never {},
         }
     }
-}
 
-/// Like [`join`], for a network without a packet engine and without background work.
-pub(crate) async fn join_kernel(
-    plan: impl Plan + 'static,
-    underlay: &Underlay,
-    leases: &LeaseTable,
-    setup: &Setup,
-) -> Result<Box<dyn Network>, Problem> {
-    let sources = StatusSources::default();
-    join(plan, NetlinkKernel::open()?, sources, underlay, leases, setup, None).await
-}
+    /// Provides the status while the network runs.
+    pub fn observer(&self) -> Arc<dyn NetworkHandle> {
+        self.handle.clone()
+    }
 
-/// Applies a plan for the first time. `background` runs concurrently with the reconciler. Fails if
-/// the data plane cannot be set up at all.
-pub(crate) async fn join(
-    plan: impl Plan + 'static,
-    kernel: impl Kernel + 'static,
-    sources: StatusSources,
-    underlay: &Underlay,
-    leases: &LeaseTable,
-    setup: &Setup,
-    background: Option<BeginBackground>,
-) -> Result<Box<dyn Network>, Problem> {
-    let (plan, kernel) = (Arc::new(plan), Box::new(kernel));
-    let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
-    let observer =
-        Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), sources });
-    let background = background.map(|begin| begin(reconciler.replanned()));
-    Ok(Box::new(Running { reconciler, background, observer }))
+    /// Audits the kernel state while the network runs.
+    pub fn kernel_audit(&self) -> KernelAudit {
+        self.reconciler.kernel_audit()
+    }
 }
 
 /// Works independently of the task that runs the network's reconciler.
@@ -94,28 +76,5 @@ impl NetworkHandle for Handle {
         let shared = base.filter(|(key, _)| leads_there(key));
         let own = self.plan.of_peer(peer, facts).into_iter();
         own.chain(shared).collect()
-    }
-}
-
-#[async_trait]
-impl Network for Running {
-    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) {
-        let run = self.reconciler.run(inputs, out);
-        match self.background {
-            None => run.await,
-            Some(background) => tokio::select! {
-                () = run => {}
-                // Background work that ends does not end the network.
-                () = async { background.await; std::future::pending::<()>().await } => {}
-            },
-        }
-    }
-
-    fn observer(&self) -> Arc<dyn NetworkHandle> {
-        self.observer.clone()
-    }
-
-    fn kernel_audit(&self) -> KernelAudit {
-        self.reconciler.kernel_audit()
     }
 }

@@ -3,16 +3,23 @@
 use crate::backend::{Backend, Setup};
 use crate::error::config_problem;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
+use ipnet::IpNet;
+use netstate::kernel::Kernel;
+use netstate::netlink::NetlinkKernel;
+use netstate::object::KernelState;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use subnet_lease::{LeaseAttrs, NetworkConfig, PeerRules};
-use types::{Family, Problem, Profile};
+use types::{Coded, Family, Problem, Profile, Subnets};
+
+type Identity = fn(&LeaseAttrs, Family) -> Option<String>;
 
 struct Kind {
     profile: &'static Profile,
     make: fn(&Setup) -> Result<Box<dyn Backend>, Problem>,
     /// The MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer
     /// leads to only one node.
-    identity: fn(&LeaseAttrs, Family) -> Option<String>,
+    identity: Option<Identity>,
 }
 
 /// If a host has devices of several backends, those of the first one in this list count as the
@@ -21,32 +28,32 @@ static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
         make: |setup| Ok(Box::new(vxlan::Vxlan::new(setup)?)),
-        identity: vxlan::identity,
+        identity: Some(vxlan::identity),
     },
     Kind {
         profile: &udp::PROFILE,
         make: |setup| Ok(Box::new(udp::Udp::new(setup)?)),
-        identity: |_, _| None,
+        identity: None,
     },
     Kind {
         profile: &ipip::PROFILE,
         make: |setup| Ok(Box::new(ipip::Ipip::new(setup)?)),
-        identity: |_, _| None,
+        identity: None,
     },
     Kind {
         profile: &wireguard::PROFILE,
         make: |setup| Ok(Box::new(wireguard::Wireguard::new(setup)?)),
-        identity: wireguard::identity,
+        identity: Some(wireguard::identity),
     },
     Kind {
         profile: &host_gw::PROFILE,
         make: |setup| Ok(Box::new(host_gw::HostGw { setup: setup.clone() })),
-        identity: |_, _| None,
+        identity: None,
     },
     Kind {
         profile: &alloc::PROFILE,
         make: |setup| Ok(Box::new(alloc::Alloc { setup: setup.clone() })),
-        identity: |_, _| None,
+        identity: None,
     },
 ];
 
@@ -123,7 +130,25 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Problem> {
 
 /// The MAC or key that identifies the node of a lease; `None` if the backend's leases contain none.
 pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
-    (kind(&attrs.backend)?.identity)(attrs, family)
+    kind(&attrs.backend)?.identity?(attrs, family)
+}
+
+/// The MAC or public key that each peer's subnet has in the kernel, from an earlier run. Empty if the
+/// kernel does not encapsulate, or if it cannot be read: an older lease then counts more.
+pub async fn identities_in_kernel(backend: &dyn Backend, own: Subnets) -> BTreeMap<IpNet, String> {
+    let has_identity = kind(backend.profile().name).is_some_and(|kind| kind.identity.is_some());
+    let plan = match backend.plan(own) {
+        Ok(plan) if has_identity && !backend.hands_over() => plan,
+        _ => return BTreeMap::new(),
+    };
+    let read = async { NetlinkKernel::open()?.read(plan.scope(), &KernelState::default()).await };
+    match read.await {
+        Ok(found) => found.ours.identities(),
+        Err(error) => {
+            tracing::warn!(code = error.code(), %error, "cannot read which MACs and keys the kernel has");
+            BTreeMap::new()
+        }
+    }
 }
 
 /// The rules by which the configured backend accepts leases. If the configuration is invalid, every

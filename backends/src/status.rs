@@ -72,17 +72,6 @@ pub trait NetworkHandle: Send + Sync {
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 
-/// A constant status, for tests.
-impl NetworkHandle for Status {
-    fn status(&self) -> Status {
-        self.clone()
-    }
-
-    fn needs(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
-        Vec::new()
-    }
-}
-
 impl Status {
     pub(crate) fn of(kernel: &Progress, sources: &StatusSources) -> Self {
         let engines = sources.engines.iter();

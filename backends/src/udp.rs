@@ -1,19 +1,12 @@
 //! The `udp` backend: the packet engine sends each pod packet in a plain UDP datagram, compatible
 //! with Go flannel on the wire.
 
-mod config;
-
-use crate::backend::{AddressRules, Backend, Network, Overlay, Setup, Takes};
+use crate::backend::{AddressRules, Backend, Datapath, Overlay, Setup, Takes};
+use crate::config_keys::ConfigKeys;
 use crate::error::missing_underlay_address;
-use crate::network;
-use crate::status::StatusSources;
-use crate::userspace::{UserspaceKernel, networks};
-use async_trait::async_trait;
-pub use config::Config;
-use netstate::kernel::Facts;
-use netstate::kernel::{Forwarding, NextHop};
+use crate::userspace::UserspaceKernel;
+use netstate::kernel::{Facts, Forwarding, NextHop};
 use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
 use netstate::object::link::tun::TunSpec;
 use netstate::object::link::{LinkKind, LinkSpec};
 use netstate::object::route::RouteSpec;
@@ -22,20 +15,21 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::packet::framing::Framing;
-use packet_engine::table::TableSettings;
-use reconcile::plan::peers;
-use reconcile::plan::{Announced, Plan};
+use packet_engine::table::Checks;
+use reconcile::plan::{Announced, Plan, peers};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
+use subnet_lease::{Kinds, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
-use types::{Encapsulation, Family, Problem, Profile};
+use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "udp";
 /// As in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
 const LINK: LinkName = LinkName::constant(DEVICE);
+/// The default, as in Go flannel.
+const PORT: u16 = 8285;
 
 /// In bytes: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
@@ -45,14 +39,31 @@ pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],
     overhead: Overhead { v4: OVERHEAD_V4, v6: OVERHEAD_V6 },
-    encapsulation: Encapsulation::udp(config::PORT),
-    seen_as: Some(Encapsulation::udp(config::PORT)),
+    encapsulation: Encapsulation::udp(PORT),
+    seen_as: Some(Encapsulation::udp(PORT)),
     carries: true,
     encrypts: false,
     needs_links: false,
     shares_address: false,
     keys: Keys { port: Some("Port"), has_mtu: false },
 };
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Config {
+    /// UDP; the same on all nodes.
+    port: u16,
+    /// The checks of received packets.
+    checks: Checks,
+}
+
+impl Config {
+    fn parse(text: &str) -> Result<Self, Problem> {
+        let keys = ConfigKeys::parse(text, "UDP")?;
+        let port = keys.read::<i64>("Port")?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| keys.out_of_range("Port", port, 1, 65535))?;
+        Ok(Self { port: if port == 0 { PORT } else { port }, checks: keys.checks()? })
+    }
+}
 
 /// The backend before the node has a lease.
 pub struct Udp {
@@ -72,7 +83,6 @@ impl Udp {
     }
 }
 
-#[async_trait]
 impl Backend for Udp {
     fn profile(&self) -> &'static Profile {
         &PROFILE
@@ -103,7 +113,7 @@ impl Backend for Udp {
         })
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
@@ -123,29 +133,26 @@ impl Backend for Udp {
         Arc::new(AddressRules { kinds: Kinds::Any, backend: KIND, family: self.outer() })
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
-        let plan = UdpPlan {
-            scope: self.setup.scope(own.subnets, vec![LINK]),
-            config: self.config.clone(),
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
+        Ok(Arc::new(UdpPlan {
+            scope: self.setup.scope(own, vec![LINK]),
+            port: self.config.port,
             outer: self.outer(),
-        };
+        }))
+    }
+
+    fn datapath(&self, scope: &Scope, _underlay: &Underlay) -> Result<Datapath, Problem> {
         let config = EngineConfig {
             device: DEVICE.to_owned(),
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
             features: self.setup.features,
-            sources: Some(own.subnets.network_addresses()),
+            sources: Some(scope.own.network_addresses()),
         };
-        let mut kernel = UserspaceKernel::new(NetlinkKernel::open()?, self.setup.files.clone());
-        kernel.engine(LINK, config, plan.outer, plan.settings(underlay.mtu));
-        let sources = StatusSources { engines: kernel.counters(), ..StatusSources::default() };
-        network::join(plan, kernel, sources, underlay, leases, &self.setup, None).await
+        let mut kernel = UserspaceKernel::open(&self.setup.files)?;
+        kernel.engine(LINK, config, self.outer(), scope, self.config.checks);
+        Ok(kernel.datapath())
     }
 }
 
@@ -161,22 +168,8 @@ fn device_mtu(underlay: u32, outer: Family) -> u32 {
 /// The kernel objects, and the forwarding of the packet engine.
 struct UdpPlan {
     scope: Scope,
-    config: Config,
+    port: u16,
     outer: Family,
-}
-
-impl UdpPlan {
-    fn settings(&self, underlay_mtu: u32) -> TableSettings {
-        TableSettings {
-            networks: networks(&self.scope.networks),
-            own: networks(&self.scope.own),
-            checks: self.config.checks,
-            mtu: u16::try_from(device_mtu(underlay_mtu, self.outer)).unwrap_or(u16::MAX),
-            routed: true,
-            encap_port: self.config.port,
-            address: None,
-        }
-    }
 }
 
 impl Plan for UdpPlan {
@@ -210,7 +203,7 @@ impl Plan for UdpPlan {
             let ours = attrs.public_ipv6.is_some();
             let address = attrs.public_for(self.outer)?;
             let next_hop = NextHop {
-                address: SocketAddr::new(address, self.config.port),
+                address: SocketAddr::new(address, self.port),
                 mac: None,
                 carries_v6: ours,
                 outer_ecn: ours,

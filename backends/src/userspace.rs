@@ -2,18 +2,21 @@
 //! them like other links: it adds missing ones and deletes those of another type. This module
 //! handles the files and threads of the devices.
 
+pub(crate) mod handover;
 #[cfg(feature = "wireguard-userspace")]
 pub(crate) mod wireguard;
 
-use crate::handover::Files;
+use crate::backend::Datapath;
 use async_trait::async_trait;
+use handover::{Store, StoredFiles};
 use netlink::run_blocking;
-use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
-use netstate::kernel::{Forwarding, NextHop};
+use netstate::kernel::{
+    ExistingState, Facts, FailureKind, Forwarding, Kernel, KernelError, NextHop, OpError,
+};
 use netstate::names::LinkName;
-use netstate::object::link::LinkKind;
-use netstate::object::link::LinkSpec;
+use netstate::netlink::NetlinkKernel;
 use netstate::object::link::tun::TunSpec;
+use netstate::object::link::{LinkKind, LinkSpec};
 use netstate::object::{KernelState, Key, Op, Value};
 use netstate::report::survey::Survey;
 use netstate::scope::Scope;
@@ -22,13 +25,13 @@ use packet_engine::counters::Counters;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::error::EngineError;
+use packet_engine::packet::framing::Framing;
 use packet_engine::socket::Socket;
-use packet_engine::table::{Networks, Peer, Table, TableSettings};
+use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use packet_engine::tun::Tun;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use types::{Addresses, Coded, Family, Problem, Subnets};
 
 /// A device whose peers are objects of the kernel state, as those of a WireGuard interface are.
@@ -37,9 +40,6 @@ trait Tunnel: Send + Sync {
     /// Makes the TUN device look like an interface of the kernel, if it is open in this process. A
     /// real one of the same name looks like a TUN device, so the reconciler replaces it.
     fn present(&self, kind: &mut LinkKind, is_open: bool);
-
-    /// Whether the object is a peer of the device or belongs to one.
-    fn owns(&self, key: &Key) -> bool;
 
     /// The peers and their sessions.
     fn add_to(&self, found: &mut ExistingState);
@@ -67,9 +67,8 @@ struct Device {
     /// The settings of the engine's forwarding table.
     settings: TableSettings,
     tunnel: Option<Box<dyn Tunnel>>,
-    /// Queues and sockets that the previous process stored; `None` once this process has tried to
-    /// adopt them.
-    inherited: Option<(usize, usize)>,
+    /// This process has tried to adopt what the previous process stored.
+    has_tried_adoption: bool,
     /// The adopted device still waits for its peers.
     waits: bool,
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
@@ -80,35 +79,15 @@ struct Device {
     sockets: StoredFiles<Socket>,
 }
 
-/// What the file store contains under a name. If flanneld stored the same files again, the store
-/// would briefly not contain them.
-struct StoredFiles<T>(Option<Vec<Weak<T>>>);
-
-impl<T: AsFd> StoredFiles<T> {
-    /// Records that the store holds these files, if the engine uses all files of the previous
-    /// process.
-    fn inherited(&mut self, left: usize, used: &[Arc<T>]) {
-        self.0 = (left == used.len()).then(|| used.iter().map(Arc::downgrade).collect());
-    }
-
-    /// Does nothing if the store already holds exactly these files.
-    fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
-        let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
-        if self.0.as_ref().is_some_and(|kept| {
-            kept.len() == now.len() && kept.iter().zip(now).all(|(kept, now)| is(kept, now))
-        }) {
-            return;
-        }
-        files.keep(name, now.iter().map(|file| file.as_fd()));
-        self.0 = Some(now.iter().map(Arc::downgrade).collect());
-    }
-}
-
 impl Device {
-    fn new(files: &Files, name: LinkName, config: EngineConfig, settings: TableSettings) -> Self {
-        let queues = files.take(&queue_name(name));
-        let sockets = files.take(&socket_name(name));
-        let inherited = Some((queues.len(), sockets.len()));
+    fn new(
+        store: Option<&Arc<dyn Store>>,
+        name: LinkName,
+        config: EngineConfig,
+        settings: TableSettings,
+    ) -> Self {
+        let (stored_queues, queues) = StoredFiles::take(store, format!("tun.{name}"));
+        let (stored_sockets, sockets) = StoredFiles::take(store, format!("udp.{name}"));
         let inheritance = Inheritance { queues, sockets };
         Self {
             name,
@@ -117,11 +96,11 @@ impl Device {
             listen: None,
             settings,
             tunnel: None,
-            inherited,
+            has_tried_adoption: false,
             waits: false,
             problem: None,
-            queues: StoredFiles(None),
-            sockets: StoredFiles(None),
+            queues: stored_queues,
+            sockets: stored_sockets,
         }
     }
 
@@ -131,21 +110,20 @@ impl Device {
     }
 
     /// Follows the addresses of the underlay, and adopts the files of the previous process.
-    fn follow(&mut self, underlay: &Underlay, files: &Files) {
+    fn follow(&mut self, underlay: &Underlay) {
         let found = self.outer.map(|outer| underlay.tunnel_source(outer).map(Addresses::from));
         let Some(listen) = found.unwrap_or(self.listen) else {
             return;
         };
         let moved = self.listen.replace(listen) != Some(listen);
-        if let Some((left_queues, left_sockets)) = self.inherited.take() {
+        if !std::mem::replace(&mut self.has_tried_adoption, true) {
             self.waits = self.engine.adopt_inherited_device(listen);
             let (queues, sockets) = self.engine.files_to_hand_over();
-            self.queues.inherited(left_queues, &queues);
-            self.sockets.inherited(left_sockets, &sockets);
+            self.queues.adopt(&queues);
+            self.sockets.adopt(&sockets);
         }
-        // A device that is not open is opened when its link is added. The port may be free again by then.
-        if self.is_open() && !self.waits && (moved || self.problem.is_some()) {
-            let _ = self.rebind(listen, files);
+        if moved || self.problem.is_some() {
+            let _ = self.rebind();
         }
     }
 
@@ -155,32 +133,35 @@ impl Device {
         run_blocking(|| self.engine.open_and_start(listen))
     }
 
-    /// The device stays open.
-    fn rebind(&mut self, listen: Addresses, files: &Files) -> Result<(), EngineError> {
-        let result = run_blocking(|| self.engine.rebind_and_restart(listen));
-        self.conclude(result, files)
-    }
-
-    /// Immediately binds the sockets of an open device to a new port.
-    fn configure(&mut self, spec: &LinkSpec, files: &Files) -> Result<(), EngineError> {
-        let Some(port) = self.tunnel.as_mut().and_then(|tunnel| tunnel.configure(spec)) else {
-            return Ok(());
-        };
-        self.engine.set_port(port);
+    /// Binds the sockets of an open device, which stays open. A device that is not open is opened
+    /// when its link is added. The port may be free again by then.
+    fn rebind(&mut self) -> Result<(), EngineError> {
         match self.listen {
-            Some(listen) if self.is_open() && !self.waits => self.rebind(listen, files),
+            Some(listen) if self.is_open() && !self.waits => {
+                let result = run_blocking(|| self.engine.rebind_and_restart(listen));
+                self.conclude(result)
+            }
             _ => Ok(()),
         }
     }
 
+    /// Immediately binds the sockets of an open device to a new port.
+    fn configure(&mut self, spec: &LinkSpec) -> Result<(), EngineError> {
+        let Some(port) = self.tunnel.as_mut().and_then(|tunnel| tunnel.configure(spec)) else {
+            return Ok(());
+        };
+        self.engine.set_port(port);
+        self.rebind()
+    }
+
     /// Starts an adopted device once its peers are set. Otherwise packets that wait in the device
     /// and the sockets would find no peer.
-    fn start_adopted(&mut self, files: &Files) {
+    fn start_adopted(&mut self) {
         let Some(listen) = self.listen.filter(|_| self.waits) else {
             return;
         };
         let result = self.open(listen);
-        if self.conclude(result, files).is_ok() {
+        if self.conclude(result).is_ok() {
             tracing::info!(
                 device = %self.name,
                 "adopted the device and sockets of the previous process"
@@ -189,20 +170,16 @@ impl Device {
     }
 
     /// Stores the engine's queues and sockets for the next process.
-    fn store(&mut self, files: &Files) {
+    fn store(&mut self) {
         let (queues, sockets) = self.engine.files_to_hand_over();
-        self.queues.update(files, &queue_name(self.name), &queues);
-        self.sockets.update(files, &socket_name(self.name), &sockets);
+        self.queues.update(&queues);
+        self.sockets.update(&sockets);
     }
 
     /// Follows an attempt to open the device or to bind its sockets. Logs an error that differs
     /// from the previous one.
-    fn conclude(
-        &mut self,
-        result: Result<(), EngineError>,
-        files: &Files,
-    ) -> Result<(), EngineError> {
-        self.store(files);
+    fn conclude(&mut self, result: Result<(), EngineError>) -> Result<(), EngineError> {
+        self.store();
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
@@ -210,17 +187,23 @@ impl Device {
         self.problem = problem;
         result
     }
+
+    /// The object is the device's link, or a peer of the device or belongs to one.
+    fn owns(&self, key: &Key) -> bool {
+        matches!(key, Key::Link(on) | Key::WireguardPeer(on, _) | Key::AllowedIp(on, _) if *on == self.name)
+    }
 }
 
-pub(crate) struct UserspaceKernel<K> {
-    kernel: K,
+pub(crate) struct UserspaceKernel {
+    kernel: NetlinkKernel,
     devices: Vec<Device>,
-    files: Files,
+    store: Option<Arc<dyn Store>>,
 }
 
-impl<K: Kernel> UserspaceKernel<K> {
-    pub(crate) fn new(kernel: K, files: Files) -> Self {
-        Self { kernel, devices: Vec::new(), files }
+impl UserspaceKernel {
+    /// It has no devices yet.
+    pub(crate) fn open(store: &Option<Arc<dyn Store>>) -> Result<Self, KernelError> {
+        Ok(Self { kernel: NetlinkKernel::open()?, devices: Vec::new(), store: store.clone() })
     }
 
     /// The engine starts when the reconciler adds its link.
@@ -229,10 +212,26 @@ impl<K: Kernel> UserspaceKernel<K> {
         name: LinkName,
         config: EngineConfig,
         outer: Family,
-        settings: TableSettings,
+        scope: &Scope,
+        checks: Checks,
     ) {
-        let device = Device::new(&self.files, name, config, settings);
+        let settings = TableSettings {
+            networks: networks(&scope.networks),
+            own: networks(&scope.own),
+            checks,
+            // With VXLAN, the tunnel is a link, like the kernel's.
+            routed: matches!(config.framing, Framing::Udp),
+            encap_port: config.port,
+            // The first table with peers has the MTU and the address.
+            ..TableSettings::default()
+        };
+        let device = Device::new(self.store.as_ref(), name, config, settings);
         self.devices.push(Device { outer: Some(outer), ..device });
+    }
+
+    pub(crate) fn datapath(self) -> Datapath {
+        let engines = self.counters();
+        Datapath::of(self, engines)
     }
 
     /// The first field is the device.
@@ -245,10 +244,7 @@ impl<K: Kernel> UserspaceKernel<K> {
 
     /// The device whose link or peers an operation changes.
     fn place(&self, op: &Op) -> Option<usize> {
-        self.devices.iter().position(|device| {
-            *op.key() == Key::Link(device.name)
-                || device.tunnel.as_ref().is_some_and(|tunnel| tunnel.owns(op.key()))
-        })
+        self.devices.iter().position(|device| device.owns(op.key()))
     }
 
     async fn apply_link(&mut self, place: usize, op: &Op) -> Vec<OpError> {
@@ -262,20 +258,19 @@ impl<K: Kernel> UserspaceKernel<K> {
                     let why = Problem::new("underlay-address-missing", text);
                     return vec![OpError::new(op, FailureKind::Other, why)];
                 };
-                let configured = device.configure(spec, &self.files);
-                configured.and_then(|()| match device.open(listen) {
+                device.configure(spec).and_then(|()| match device.open(listen) {
                     // The reconciler reports it.
                     Err(error) if device.tunnel.is_none() => Err(error),
-                    result => device.conclude(result, &self.files),
+                    result => device.conclude(result),
                 })
             }
-            Op::Replace(_, Value::Link(spec)) => device.configure(spec, &self.files),
+            Op::Replace(_, Value::Link(spec)) => device.configure(spec),
             Op::Delete(..) => {
                 run_blocking(|| device.engine.close_device());
                 if let Some(tunnel) = &device.tunnel {
                     tunnel.clear();
                 }
-                device.store(&self.files);
+                device.store();
                 Ok(())
             }
             _ => Ok(()),
@@ -315,16 +310,8 @@ pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
 }
 
-fn queue_name(name: LinkName) -> String {
-    format!("tun.{name}")
-}
-
-fn socket_name(name: LinkName) -> String {
-    format!("udp.{name}")
-}
-
 #[async_trait]
-impl<K: Kernel> Kernel for UserspaceKernel<K> {
+impl Kernel for UserspaceKernel {
     async fn read(
         &mut self,
         scope: &Scope,
@@ -341,7 +328,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             }
             let Some(tunnel) = &device.tunnel else { continue };
             tunnel.present(&mut spec.kind, held);
-            found.ours.0.retain(|key, _| !tunnel.owns(key));
+            found.ours.0.retain(|key, _| matches!(key, Key::Link(_)) || !device.owns(key));
             found.sessions.retain(|(on, _), _| *on != device.name);
             if held {
                 tunnel.add_to(&mut found);
@@ -359,7 +346,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         underlay: &Underlay,
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
-        self.devices.iter_mut().for_each(|device| device.follow(underlay, &self.files));
+        self.devices.iter_mut().for_each(|device| device.follow(underlay));
         self.kernel.facts(underlay, queries).await
     }
 
@@ -374,7 +361,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
-            device.start_adopted(&self.files);
+            device.start_adopted();
         }
     }
 
@@ -405,7 +392,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
         }
         for device in &mut self.devices {
             if device.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_configured()) {
-                device.start_adopted(&self.files);
+                device.start_adopted();
             }
         }
         errors
@@ -425,6 +412,3 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             || self.devices.iter().any(|device| device.problem.is_some())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,21 +3,16 @@
 
 mod config;
 
-use crate::backend::{Backend, Network, Overlay, Setup, Takes};
+use crate::backend::{Backend, Datapath, Overlay, Setup, Takes};
 use crate::error::{absent_lease_key, read_lease_data, unannounced_backend, unusable_lease};
-use crate::network;
-use crate::status::StatusSources;
-use crate::userspace::{UserspaceKernel, networks};
-use async_trait::async_trait;
+use crate::userspace::UserspaceKernel;
 pub use config::{Config, Mode};
 use ipnet::IpNet;
-use netstate::kernel::Facts;
-use netstate::kernel::{Forwarding, NextHop};
+use netstate::kernel::{Facts, Forwarding, NextHop};
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::NetlinkKernel;
 use netstate::object::link::tun::TunSpec;
-use netstate::object::link::vxlan::default_port;
-use netstate::object::link::vxlan::{PORT, VxlanSpec};
+use netstate::object::link::vxlan::{PORT, VxlanSpec, default_port};
 use netstate::object::link::{LinkKind, LinkSpec};
 use netstate::object::route::RouteSpec;
 use netstate::object::{KernelState, Key, Value};
@@ -25,15 +20,11 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::packet::framing::Framing;
-use packet_engine::table::TableSettings;
-use reconcile::plan::peers;
-use reconcile::plan::{Announced, Plan};
+use reconcile::plan::{Announced, Plan, peers};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
@@ -103,7 +94,7 @@ impl Vxlan {
 
     /// The MAC of the previous lease or of the existing device, otherwise one derived from the
     /// node's id.
-    async fn mac(
+    fn mac(
         &self,
         kernel: &mut NetlinkKernel,
         stored: Option<&RawJson>,
@@ -117,47 +108,8 @@ impl Vxlan {
             .filter(Mac::is_station)
             .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
-
-    /// As in the kernel, each family has its own device, MAC and outer family.
-    fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, family: Family) -> Option<EngineConfig> {
-        let mac = macs.of(family)?;
-        Some(EngineConfig {
-            device: self.config.link(family).to_string(),
-            framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
-            port: self.port(),
-            spread: true,
-            features: self.setup.features,
-            sources: own.only(|of| of == family).map(|own| own.network_addresses()),
-        })
-    }
-
-    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Problem> {
-        self.setup.check_families(&own)?;
-        // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
-        let (networks, former) = (&self.setup.config.networks, &self.setup.former);
-        let is_used = |family: &Family| {
-            networks.has(*family) || former.is_some_and(|former| former.has(*family))
-        };
-        let links = Family::ALL
-            .into_iter()
-            .filter(is_used)
-            .map(|family| self.config.link(family))
-            .collect();
-        let scope = Scope {
-            checksum_offload: self.config.checksum_offload.is_some(),
-            ..self.setup.scope(own, links)
-        };
-        Ok(VxlanPlan {
-            scope,
-            config: self.config.clone(),
-            port: self.port(),
-            macs,
-            userspace: self.userspace,
-        })
-    }
 }
 
-#[async_trait]
 impl Backend for Vxlan {
     fn profile(&self) -> &'static Profile {
         &PROFILE
@@ -193,7 +145,7 @@ impl Backend for Vxlan {
         Some(Overlay::new(KIND, move |underlay, family| config.device_mtu(underlay, family)))
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
@@ -224,17 +176,17 @@ impl Backend for Vxlan {
         let (mut v4, mut v6) = (None, None);
         for family in networks.families() {
             let data = stored.and_then(|attrs| family.pick(&attrs.data, &attrs.v6_data).as_ref());
-            let mac = self.mac(&mut kernel, data, family).await?;
+            let mac = self.mac(&mut kernel, data, family)?;
             *family.pick(&mut v4, &mut v6) = Some(mac);
         }
         let macs = Dual::from_options(v4, v6).ok_or_else(|| {
             Problem::new("network-without-family", "the network has no address family")
         })?;
         self.macs = Some(macs);
-        if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
+        if let Some(mtu) = self.config.mtu.filter(|mtu| *mtu > underlay.mtu) {
             tracing::warn!(
                 interface = %underlay.name,
-                from = self.config.mtu.unwrap_or(0),
+                from = mtu,
                 to = underlay.mtu,
                 "the MTU of the Backend exceeds the interface's MTU; using the interface's MTU"
             );
@@ -250,37 +202,46 @@ impl Backend for Vxlan {
         Arc::new(Rules { networks: self.setup.config.networks, vni: self.config.vni })
     }
 
-    async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
-        match self.macs.filter(|_| !self.userspace).map(|macs| self.plan(own, macs)) {
-            Some(Ok(plan)) => network::in_kernel(&plan.scope).await,
-            _ => BTreeMap::new(),
-        }
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
+        let macs = self.macs.ok_or_else(|| unannounced_backend(KIND))?;
+        self.setup.check_families(&own)?;
+        // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
+        let networks = self.setup.config.networks;
+        let used = self.setup.former.map_or(networks, |former| networks.or(former));
+        let links = used.families().map(|family| self.config.link(family)).collect();
+        let scope = Scope {
+            checksum_offload: self.config.checksum_offload.is_some(),
+            ..self.setup.scope(own, links)
+        };
+        Ok(Arc::new(VxlanPlan {
+            scope,
+            config: self.config.clone(),
+            port: self.port(),
+            macs,
+            userspace: self.userspace,
+        }))
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
-        let macs = self.macs.ok_or_else(|| unannounced_backend(KIND))?;
-        let plan = self.plan(own.subnets, macs)?;
+    fn datapath(&self, scope: &Scope, _underlay: &Underlay) -> Result<Datapath, Problem> {
         if !self.userspace {
-            return network::join_kernel(plan, underlay, leases, &self.setup).await;
+            return Datapath::of_kernel();
         }
-        let mut kernel = UserspaceKernel::new(NetlinkKernel::open()?, self.setup.files.clone());
-        for family in own.subnets.families() {
-            if let Some(engine) = self.engine(&own.subnets, &macs, family) {
-                kernel.engine(
-                    self.config.link(family),
-                    engine,
-                    family,
-                    plan.settings(underlay.mtu, family),
-                );
-            }
+        let mut kernel = UserspaceKernel::open(&self.setup.files)?;
+        // As in the kernel, each family has its own device, MAC and outer family.
+        for family in scope.own.families() {
+            let Some(mac) = self.macs.as_ref().and_then(|macs| macs.of(family)) else { continue };
+            let link = self.config.link(family);
+            let config = EngineConfig {
+                device: link.to_string(),
+                framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
+                port: self.port(),
+                spread: true,
+                features: self.setup.features,
+                sources: scope.own.only(|of| of == family).map(|own| own.network_addresses()),
+            };
+            kernel.engine(link, config, family, scope, self.config.checks);
         }
-        let sources = StatusSources { engines: kernel.counters(), ..StatusSources::default() };
-        network::join(plan, kernel, sources, underlay, leases, &self.setup, None).await
+        Ok(kernel.datapath())
     }
 }
 
@@ -328,15 +289,8 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     {
         return Some(mac.to_owned());
     }
-    Some(
-        Object::parse(data.as_str())
-            .ok()?
-            .read::<String>("VtepMAC")
-            .ok()
-            .flatten()?
-            .to_ascii_lowercase()
-            .replace('-', ":"),
-    )
+    let (_, text) = read_lease_data(data, VTEP_MAC).ok()?;
+    Some(text.to_ascii_lowercase().replace('-', ":"))
 }
 
 /// A lease's backend data must be valid, and present for at least one family of the networks.
@@ -393,50 +347,11 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// The settings of a family's packet engine.
-    fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
-        TableSettings {
-            networks: networks(&self.scope.networks),
-            own: networks(&self.scope.own),
-            checks: self.config.checks,
-            mtu: u16::try_from(self.config.device_mtu(underlay_mtu, family)).unwrap_or(u16::MAX),
-            // The tunnel is a link, like the kernel's.
-            routed: false,
-            encap_port: self.port,
-            address: None,
-        }
-    }
-
     /// The announced MAC, unless another program keeps changing the MAC of the device.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
         self.macs
             .of(family)
             .map(|own| facts.accepted_macs.get(&self.config.link(family)).copied().unwrap_or(*own))
-    }
-
-    fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
-        let family = Family::from(own);
-        let name = self.config.link(family);
-        let vxlan = VxlanSpec {
-            vni: self.config.vni,
-            port: self.port,
-            local: facts.underlay.tunnel_source(family),
-            lower: facts.underlay.index,
-            learning: self.config.learning,
-            gbp: self.config.gbp,
-        };
-        let kind = if self.userspace {
-            LinkKind::Tun(TunSpec { held: true })
-        } else {
-            LinkKind::Vxlan(vxlan)
-        };
-        let link = LinkSpec {
-            mac: self.mac(family, facts).filter(|_| !self.userspace),
-            accept_ra: Some(false),
-            checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
-            ..LinkSpec::new(kind, self.config.device_mtu(facts.underlay.mtu, family))
-        };
-        state.set_device(name, link, [own]);
     }
 }
 
@@ -456,7 +371,27 @@ impl Plan for VxlanPlan {
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         for own in self.scope.own.nets() {
-            self.device(own, facts, &mut state);
+            let family = Family::from(own);
+            let name = self.config.link(family);
+            let mtu = self.config.device_mtu(facts.underlay.mtu, family);
+            let link = if self.userspace {
+                LinkSpec::new(LinkKind::Tun(TunSpec { held: true }), mtu)
+            } else {
+                let kind = LinkKind::Vxlan(VxlanSpec {
+                    vni: self.config.vni,
+                    port: self.port,
+                    local: facts.underlay.tunnel_source(family),
+                    lower: facts.underlay.index,
+                    learning: self.config.learning,
+                    gbp: self.config.gbp,
+                });
+                LinkSpec {
+                    mac: self.mac(family, facts),
+                    checksum_offload: self.config.checksum_offload,
+                    ..LinkSpec::new(kind, mtu)
+                }
+            };
+            state.set_device(name, LinkSpec { accept_ra: Some(false), ..link }, [own]);
         }
         state
     }

@@ -9,13 +9,9 @@ mod tests;
 #[cfg(feature = "wireguard-userspace")]
 mod userspace;
 
-use crate::backend::{Backend, KeyRequests, Network, Overlay, Setup, Takes};
+use crate::backend::{Backend, Datapath, KeyRequests, Overlay, Setup, Takes};
 use crate::error::{config_problem, read_lease_data, unannounced_backend, unusable_lease};
-use crate::network;
-use crate::status::StatusSources;
-use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
-use ipnet::IpNet;
 use netlink::run_blocking;
 use netstate::blackhole;
 use netstate::kernel::{Facts, WireguardKernel};
@@ -32,11 +28,10 @@ use reconcile::plan::{Announced, Plan};
 use secrets::{Files, Secrets};
 use serde::Serialize;
 use sessions::SessionKernel;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::Object;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, PeerRules, RawJson};
+use tokio::sync::Notify;
 use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
@@ -103,14 +98,27 @@ impl Wireguard {
         Ok(Self { setup: setup.clone(), config, files, secrets: None, userspace })
     }
 
+    fn datapath_with_sessions(
+        &self,
+        kernel: impl WireguardKernel + 'static,
+        engines: Vec<(String, Arc<Counters>)>,
+    ) -> Result<Datapath, Problem> {
+        let secrets = self.secrets.clone().ok_or_else(|| unannounced_backend(KIND))?;
+        let (files, requests) = (self.files.clone(), self.setup.key_requests.clone());
+        let kernel = SessionKernel::new(kernel);
+        let tunnels = kernel.status();
+        let mut datapath = Datapath::of(kernel, engines);
+        datapath.sources.tunnels = tunnels;
+        datapath.background = Box::pin(secrets::serve_key_requests(secrets, files, requests));
+        Ok(datapath)
+    }
+
     /// Fails if the node has no public address of an outer family.
     fn check(&self, underlay: &Underlay) -> Result<(), Problem> {
-        let networks = self.setup.config.networks;
-        let lacks = match self.config.outer_family() {
-            None => networks.families().any(|family| !underlay.public.has(family)),
-            Some(family) => self.config.mode != Mode::Auto && !underlay.public.has(family),
-        };
-        if !lacks {
+        let mut needed = self.setup.config.networks.families().filter(|family| {
+            self.config.mode == Mode::Separate || self.config.required_family() == Some(*family)
+        });
+        if needed.all(|family| underlay.public.has(family)) {
             return Ok(());
         }
         let Underlay { name, addresses, .. } = underlay;
@@ -121,7 +129,6 @@ impl Wireguard {
     }
 }
 
-#[async_trait]
 impl Backend for Wireguard {
     fn profile(&self) -> &'static Profile {
         &PROFILE
@@ -129,12 +136,9 @@ impl Backend for Wireguard {
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
         let mut takes = Takes::default();
-        for family in self.setup.config.networks.families() {
-            let device = self.config.device(family).to_string();
-            if !takes.devices.contains(&device) {
-                takes.devices.push(device);
-                takes.ports.push(self.config.port(family));
-            }
+        for family in self.config.device_families(&self.setup.config.networks) {
+            takes.devices.push(self.config.device(family).to_string());
+            takes.ports.push(self.config.port(family));
         }
         takes
     }
@@ -168,7 +172,7 @@ impl Backend for Wireguard {
         Some(self.setup.key_requests.clone())
     }
 
-    async fn announce(
+    fn announce(
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
@@ -204,59 +208,32 @@ impl Backend for Wireguard {
         Arc::new(Rules { config: self.config.clone(), networks: self.setup.config.networks })
     }
 
-    async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
-        if self.userspace {
-            return BTreeMap::new();
-        }
-        network::in_kernel(&self.setup.scope(own, Config::devices())).await
+    fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
+        self.setup.check_families(&own)?;
+        Ok(Arc::new(WireguardPlan {
+            scope: self.setup.scope(own, Config::devices()),
+            config: self.config.clone(),
+            secrets: self.secrets.clone().ok_or_else(|| unannounced_backend(KIND))?,
+        }))
     }
 
-    async fn join(
-        self: Box<Self>,
-        own: Lease,
-        underlay: &Underlay,
-        leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Problem> {
-        let (setup, files) = (&self.setup, self.files);
-        setup.check_families(&own.subnets)?;
-        let secrets = self.secrets.ok_or_else(|| unannounced_backend(KIND))?;
-        let scope = setup.scope(own.subnets, Config::devices());
-        let kernel = NetlinkKernel::open()?;
-        let plan = WireguardPlan { scope, config: self.config, secrets: secrets.clone() };
-        let requests = setup.key_requests.clone();
-        let background: network::BeginBackground = Box::new(move |replanned| {
-            Box::pin(secrets::serve_key_requests(secrets, files, requests, replanned))
-        });
+    #[cfg_attr(not(feature = "wireguard-userspace"), expect(unused_variables))]
+    fn datapath(&self, scope: &Scope, underlay: &Underlay) -> Result<Datapath, Problem> {
         #[cfg(feature = "wireguard-userspace")]
         if self.userspace {
-            let kernel = userspace::kernel(kernel, &plan.config, setup, &plan.scope.own, underlay);
+            let kernel = userspace::open_kernel(&self.config, &self.setup, &scope.own, underlay)?;
             let engines = kernel.counters();
-            return join(plan, kernel, engines, underlay, leases, setup, background).await;
+            return self.datapath_with_sessions(kernel, engines);
         }
-        join(plan, kernel, Vec::new(), underlay, leases, setup, background).await
+        self.datapath_with_sessions(NetlinkKernel::open()?, Vec::new())
     }
-}
-
-async fn join(
-    plan: WireguardPlan,
-    kernel: impl WireguardKernel + 'static,
-    engines: Vec<(String, Arc<Counters>)>,
-    underlay: &Underlay,
-    leases: &LeaseTable,
-    setup: &Setup,
-    background: network::BeginBackground,
-) -> Result<Box<dyn Network>, Problem> {
-    let kernel = SessionKernel::new(kernel);
-    let sources = StatusSources { engines, tunnels: kernel.status() };
-    network::join(plan, kernel, sources, underlay, leases, setup, Some(background)).await
 }
 
 /// The backend data in a lease, in Go flannel's format.
 #[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
 struct Data {
-    #[serde(rename = "PublicKey")]
     public_key: String,
-    #[serde(rename = "Port")]
     port: u16,
 }
 
@@ -314,8 +291,8 @@ fn data_for<'a>(config: &Config, attrs: &'a LeaseAttrs, family: Family) -> Optio
 /// families.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
-    let text = Object::parse(data.as_str()).ok()?.read::<String>(PUBLIC_KEY);
-    PublicKey::parse(&text.ok().flatten()?).map(|key| key.to_string())
+    let (_, text) = read_lease_data(data, PUBLIC_KEY).ok()?;
+    PublicKey::parse(&text).map(|key| key.to_string())
 }
 
 struct Rules {
@@ -343,7 +320,7 @@ impl PeerRules for Rules {
                 None => return Err(absent_lease_data()),
             }
         }
-        if let (Some(family), false) = (config.outer_family(), config.mode == Mode::Auto)
+        if let Some(family) = config.required_family()
             && lease.attrs.public_for(family).is_none()
         {
             let text = format!(
@@ -424,12 +401,7 @@ impl Plan for WireguardPlan {
         if data.key == secrets.public {
             return Vec::new();
         }
-        let own = LeaseAttrs {
-            public_ip: facts.underlay.public.v4().copied(),
-            public_ipv6: facts.underlay.public.v6().copied(),
-            ..LeaseAttrs::default()
-        };
-        let Some(address) = self.config.outer(attrs, family, &own) else {
+        let Some(address) = self.config.outer(attrs, family, facts.underlay.public) else {
             return Vec::new();
         };
         let endpoint = SocketAddr::new(address, data.port.unwrap_or(self.config.port(family)));
@@ -443,6 +415,10 @@ impl Plan for WireguardPlan {
             (Key::WireguardPeer(device, data.key), Value::WireguardPeer(Box::new(value))),
             (Key::AllowedIp(device, peer.subnet.trunc()), Value::AllowedIp(data.key)),
         ]
+    }
+
+    fn replanned(&self) -> Option<&Notify> {
+        Some(&self.secrets.replaced)
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

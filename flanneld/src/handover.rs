@@ -1,6 +1,6 @@
 //! systemd's file descriptor store, which keeps the TUN device and the sockets open from one daemon to the next (sd_notify(3), `FDSTORE=1`).
 
-use backends::handover::{Files, Store};
+use backends::Store;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use tracing::debug;
 const BARRIER: u16 = 1000;
 
 /// What systemd passed to this process at its start.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
 impl Inherited {
@@ -29,11 +29,6 @@ impl Inherited {
             Err(_) => Vec::new(),
         };
         Arc::new(Self(Mutex::new(files)))
-    }
-
-    /// The handle by which backends use the descriptor store.
-    pub fn files(self: &Arc<Self>) -> Files {
-        Files::new(self.clone())
     }
 
     /// Closes the files that the backend did not take over. If the configuration now names another backend, the

@@ -64,6 +64,26 @@ impl std::fmt::Debug for RunningNetwork {
     }
 }
 
+/// For tests.
+#[cfg(test)]
+#[derive(Default)]
+pub struct ConstantStatus(pub backends::Status);
+
+#[cfg(test)]
+impl NetworkHandle for ConstantStatus {
+    fn status(&self) -> backends::Status {
+        self.0.clone()
+    }
+
+    fn needs(
+        &self,
+        _peer: &subnet_lease::Peer<'_>,
+        _facts: &netstate::kernel::Facts,
+    ) -> Vec<(netstate::object::Key, netstate::object::Value)> {
+        Vec::new()
+    }
+}
+
 #[cfg(test)]
 impl RunningNetwork {
     /// For tests; its state never changes.
@@ -112,7 +132,7 @@ impl RunningNetwork {
             store: Arc::default(),
             next_config: watch::channel(None).1,
             heard: watch::channel(Heard::new()).1,
-            observer: Arc::new(backends::Status::default()),
+            observer: Arc::new(ConstantStatus::default()),
             kernel_audit: None,
             listens: BTreeMap::new(),
             written: watch::channel(0).1,

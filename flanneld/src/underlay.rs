@@ -23,7 +23,7 @@ pub use facts::{HostFacts, Leased};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
-pub use netstate::host::{Address, Interface, Route, RouteAnswer, RouteError};
+pub use netstate::host::{Address, Interface, Route, RouteError};
 pub use options::{Pattern, Selector};
 pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;

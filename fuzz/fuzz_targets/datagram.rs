@@ -5,9 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::checksum::{fold_sum, ones_complement_sum};
 use packet_engine::packet::ecn;
-use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
+use packet_engine::packet::{Header, decrement_ttl, set_ecn};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
-use packet_engine::verdict::{Outbound, judge_inbound_packet, judge_outbound_packet};
+use packet_engine::verdict::{judge_inbound_packet, judge_outbound_packet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
@@ -65,12 +65,12 @@ fuzz_target!(|data: &[u8]| {
             && header.header_len <= header.transport
             && header.transport <= packet.len()
     );
-    if judge_inbound_packet(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
+    if judge_inbound_packet(&header, &packet, from, table).is_ok() && table.settings.checks != Checks::Off {
         assert!(
             table.is_peer_address(from) && table.in_own_subnet(header.destination) && !table.in_own_subnet(header.source)
         );
     }
-    if let Outbound::Send(peer) = judge_outbound_packet(&header, &packet, table, None) {
+    if let Ok(peer) = judge_outbound_packet(&header, &packet, table, None) {
         assert!(
             header.ttl > 1
                 && packet.len() <= 1472
@@ -87,5 +87,5 @@ fuzz_target!(|data: &[u8]| {
     let want =
         Header { ttl: header.ttl.saturating_sub(1), tos: header.tos & 0xfc | mark, ..header };
     assert_eq!(Header::parse(&packet), Ok(want));
-    assert!(header.version == Version::V6 || residue(&packet) == before);
+    assert!(header.family.is_v6() || residue(&packet) == before);
 });

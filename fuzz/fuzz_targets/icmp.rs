@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::checksum::{fold_sum, ones_complement_sum, pseudo_header_sum};
 use packet_engine::packet::icmp::{V4_MAX, V6_MAX, write_error_packet};
 use packet_engine::packet::martian::is_martian;
-use packet_engine::packet::{Fragment, Header, Version};
+use packet_engine::packet::{Fragment, Header};
 use packet_engine::verdict::Icmp;
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let icmp = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472), Icmp::TooBig(0xffff)]
         [usize::from(choice & 3)];
-    let v4 = header.version == Version::V4;
+    let v4 = header.family.is_v4();
     let source: IpAddr =
         if v4 { [10, 5, 1, 0].into() } else { [0xfd00, 5, 0, 1, 0, 0, 0, 0].into() };
     let room = if choice & 4 == 0 { 2000 } else { usize::from(choice >> 3) * 20 };
@@ -56,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
                 parsed.protocol,
                 fold_sum(ones_complement_sum(
                     message,
-                    pseudo_header_sum(&answer[8..24], &answer[24..40], 58, message.len() as u32)
+                    pseudo_header_sum(&answer[8..40], 58, message.len() as u32)
                 ))
             ),
             (58, 0xffff)

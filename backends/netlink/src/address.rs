@@ -5,8 +5,9 @@ use crate::header::address_header;
 use crate::uapi::*;
 use crate::wire::{self, Message, Received};
 use ipnet::IpNet;
+use std::net::IpAddr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// Of the link.
     pub index: u32,
@@ -45,13 +46,31 @@ impl Address {
     }
 
     #[must_use]
-    pub fn has(&self, flag: u32) -> bool {
-        self.flags & flag != 0
+    pub fn ip(&self) -> IpAddr {
+        self.net.addr()
+    }
+
+    /// True if the address has one of the flags.
+    #[must_use]
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// Duplicate address detection is still running, and the kernel does not use the address.
+    #[must_use]
+    pub fn is_tentative(&self) -> bool {
+        self.has(IFA_F_TENTATIVE) && !self.has(IFA_F_OPTIMISTIC)
+    }
+
+    /// An IPv6 privacy address. For IPv4, the same bit is IFA_F_SECONDARY.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        self.net.addr().is_ipv6() && self.has(IFA_F_TEMPORARY)
     }
 }
 
 /// Index 0 stands for all links, and family 0 for all families. Older kernels also list others.
 #[must_use]
 pub fn addresses_of_link(index: u32, family: u8) -> Query {
-    Query::new("addresses", Message::new(RTM_GETADDR, 0, &address_header(family, 0, index)))
+    Query::new("addresses", Message::new(RTM_GETADDR, 0, &address_header(family, 0, 0, index)))
 }

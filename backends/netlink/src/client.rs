@@ -120,39 +120,34 @@ impl Client {
         begin: impl Fn() -> S,
         each: impl Fn(&mut S, &Received<'_>),
     ) -> Result<S, KernelError> {
-        run_blocking(|| self.dump_until_whole(query, begin, each))
-    }
-
-    fn dump_until_whole<S>(
-        &mut self,
-        query: &Query,
-        begin: impl Fn() -> S,
-        each: impl Fn(&mut S, &Received<'_>),
-    ) -> Result<S, KernelError> {
         let failed = |why| KernelError::new(format!("list {}", query.objects), why);
-        for attempt in 0..DUMP_TRIES {
-            let mut state = begin();
-            let dumped = self.dump_once(query.message.clone(), |message| each(&mut state, message));
-            if dumped.is_err() {
-                self.drain();
-            }
-            match dumped {
-                Ok(true) => return Ok(state),
-                Ok(false) => std::thread::sleep(Duration::from_millis(1 << attempt)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(failed(kernel_silence()));
+        run_blocking(|| {
+            for attempt in 0..DUMP_TRIES {
+                let mut state = begin();
+                let dumped =
+                    self.dump_once(query.message.clone(), |message| each(&mut state, message));
+                if dumped.is_err() {
+                    self.drain();
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(errno) if query.absent.contains(&errno) => return Ok(begin()),
-                    // The socket buffer overflowed. The dump is repeated.
-                    Some(libc::ENOBUFS) => {}
-                    _ => return Err(failed(kernel_refusal(error))),
-                },
+                match dumped {
+                    Ok(true) => return Ok(state),
+                    Ok(false) => std::thread::sleep(Duration::from_millis(1 << attempt)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Err(failed(kernel_silence()));
+                    }
+                    Err(error) => match error.raw_os_error() {
+                        Some(errno) if query.absent.contains(&errno) => return Ok(begin()),
+                        // The socket buffer overflowed. The dump is repeated.
+                        Some(libc::ENOBUFS) => {}
+                        _ => return Err(failed(kernel_refusal(error))),
+                    },
+                }
             }
-        }
-        let text =
-            format!("changes of the kernel's objects interrupted {DUMP_TRIES} consecutive reads");
-        Err(failed(Problem::new("kernel-changing", text)))
+            let text = format!(
+                "changes of the kernel's objects interrupted {DUMP_TRIES} consecutive reads"
+            );
+            Err(failed(Problem::new("kernel-changing", text)))
+        })
     }
 
     /// False if the kernel did not complete the dump.
@@ -172,19 +167,12 @@ impl Client {
             {
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
-                    NLMSG_DONE => {
-                        // The kernel reports an error in the middle of a dump in this message.
-                        let code = wire::u32_at(message.body, 0).map_or(0, u32::cast_signed);
-                        return if code < 0 {
-                            Err(io::Error::from_raw_os_error(code.saturating_neg()))
-                        } else {
-                            Ok(whole)
+                    // The kernel reports an error in the middle of a dump in the last message.
+                    NLMSG_DONE | NLMSG_ERROR => {
+                        return match wire::verdict(message.body) {
+                            (0, _) => Ok(whole),
+                            (errno, _) => Err(io::Error::from_raw_os_error(errno)),
                         };
-                    }
-                    NLMSG_ERROR => {
-                        let (code, _) =
-                            wire::verdict(message.body).unwrap_or((libc::EPROTO, String::new()));
-                        return Err(io::Error::from_raw_os_error(code));
                     }
                     NLMSG_NOOP => {}
                     _ => each(&message),
@@ -273,9 +261,7 @@ impl Client {
         while open > 0 {
             self.receive()?;
             for message in wire::messages(&self.buffer) {
-                let Ok(index) = usize::try_from(message.sequence.wrapping_sub(first)) else {
-                    continue;
-                };
+                let index = message.sequence.wrapping_sub(first) as usize;
                 let Some(answer) = answers.get_mut(index) else {
                     continue;
                 };
@@ -287,11 +273,8 @@ impl Client {
                     open -= 1;
                 }
                 *answer = match wire::verdict(message.body) {
-                    Some((0, _)) => Ok(()),
-                    Some((errno, words)) => Err(RequestError::Refused { errno, words }),
-                    None => {
-                        Err(RequestError::Refused { errno: libc::EPROTO, words: String::new() })
-                    }
+                    (0, _) => Ok(()),
+                    (errno, words) => Err(RequestError::Refused { errno, words }),
                 };
             }
         }
@@ -300,8 +283,7 @@ impl Client {
 
     /// Fails with EAGAIN if the kernel has not answered.
     fn receive(&mut self) -> io::Result<()> {
-        self.buffer.clear();
-        self.socket.recv(&mut self.buffer, libc::MSG_DONTWAIT).map(drop)
+        receive(&self.socket, &mut self.buffer)
     }
 
     /// Late answers fill the buffer, and the kernel drops others until it is empty.
@@ -314,6 +296,12 @@ impl Client {
     pub fn shrink_receive_buffer(&mut self) -> io::Result<()> {
         self.socket.set_rx_buf_sz(1u32)
     }
+}
+
+/// Does not wait.
+pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    socket.recv(buffer, libc::MSG_DONTWAIT).map(drop)
 }
 
 /// Without a runtime, there are no other tasks.

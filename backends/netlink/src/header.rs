@@ -3,9 +3,7 @@
 /// struct ifinfomsg
 #[must_use]
 pub fn link_header(index: u32) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes.iter_mut().skip(4).zip(index.to_ne_bytes()).for_each(|(to, from)| *to = from);
-    bytes
+    flag_header(index, 0, false)
 }
 
 /// struct ifinfomsg that sets or clears a flag of a link (ifi_flags, ifi_change).
@@ -19,9 +17,9 @@ pub fn flag_header(index: u32, flag: u32, on: bool) -> [u8; 16] {
 
 /// struct ifaddrmsg
 #[must_use]
-pub fn address_header(family: u8, len: u8, index: u32) -> [u8; 8] {
+pub fn address_header(family: u8, len: u8, flags: u8, index: u32) -> [u8; 8] {
     let [a, b, c, d] = index.to_ne_bytes();
-    [family, len, 0, 0, a, b, c, d]
+    [family, len, flags, 0, a, b, c, d]
 }
 
 /// struct ndmsg
@@ -32,28 +30,24 @@ pub fn neighbor_header(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12
     [family, 0, 0, 0, a, b, c, d, s, t, flags, 0]
 }
 
-/// struct rtmsg
+/// struct rtmsg of a route of the main table. `flags` are of RTNH_F_*.
 #[must_use]
-pub fn route_header(family: u8, len: u8, protocol: u8, scope: u8, kind: u8, table: u8) -> [u8; 12] {
-    [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
-}
-
-/// struct rtmsg of a route lookup with the given flags (`RTM_F_*`).
-#[must_use]
-pub fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
+pub fn route_header(
+    family: u8,
+    len: u8,
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    flags: u32,
+) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
-    [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
+    [family, len, 0, 0, libc::RT_TABLE_MAIN, protocol, scope, kind, a, b, c, d]
 }
 
-/// struct rtmsg of a route lookup for a forwarded packet, with full prefix lengths for source and
-/// destination.
+/// struct rtmsg of a dump or a route lookup, and struct fib_rule_hdr of a dump. The lengths are those
+/// of the prefixes, and `flags` are of RTM_F_*.
 #[must_use]
-pub fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
-    [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-}
-
-/// struct fib_rule_hdr
-#[must_use]
-pub fn rule_header(family: u8) -> [u8; 12] {
-    [family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+pub fn lookup_header(family: u8, to_len: u8, from_len: u8, flags: u32) -> [u8; 12] {
+    let [a, b, c, d] = flags.to_ne_bytes();
+    [family, to_len, from_len, 0, 0, 0, 0, 0, a, b, c, d]
 }

@@ -7,7 +7,7 @@ use crate::uapi::*;
 use crate::wire::{self, Message, Received, inside};
 
 /// Of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link<'a> {
     pub index: u32,
     pub name: &'a str,
@@ -60,15 +60,8 @@ impl<'a> Link<'a> {
         }
         let mut link = Self {
             index: wire::u32_at(body, 4)?,
-            name: "",
             flags: wire::u32_at(body, 8)?,
-            mac: None,
-            mtu: 0,
-            master: None,
-            kind: "",
-            data: &[],
-            families: &[],
-            counters: None,
+            ..Self::default()
         };
         for (kind, value) in wire::attrs(body, IFINFOMSG) {
             match kind {
@@ -77,8 +70,8 @@ impl<'a> Link<'a> {
                 IFLA_MTU => link.mtu = wire::u32_at(value, 0)?,
                 IFLA_MASTER => link.master = wire::u32_at(value, 0),
                 IFLA_LINKINFO => {
-                    link.kind = inside(value, IFLA_INFO_KIND).map_or("", wire::text);
-                    link.data = inside(value, IFLA_INFO_DATA).unwrap_or(&[]);
+                    link.kind = inside(value, IFLA_INFO_KIND).map(wire::text).unwrap_or_default();
+                    link.data = inside(value, IFLA_INFO_DATA).unwrap_or_default();
                 }
                 IFLA_AF_SPEC => link.families = value,
                 IFLA_STATS64 => link.counters = decode_counters(value),

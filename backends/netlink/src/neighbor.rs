@@ -1,12 +1,13 @@
 //! Neighbours, and FDB entries, which are neighbours of the family AF_BRIDGE.
 
-use crate::client::Query;
+use crate::client::{Client, Query};
+use crate::error::KernelError;
 use crate::header::neighbor_header;
 use crate::uapi::*;
 use crate::wire::{self, Message, Received};
 use std::net::IpAddr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbor {
     pub family: u8,
     /// Of the link.
@@ -34,9 +35,7 @@ impl Neighbor {
             index: wire::u32_at(body, 4)?,
             state: wire::u16_at(body, 8)?,
             flags: wire::u8_at(body, 10)?,
-            destination: None,
-            mac: None,
-            protocol: None,
+            ..Self::default()
         };
         for (kind, value) in wire::attrs(body, NDMSG) {
             match kind {
@@ -65,8 +64,7 @@ impl Neighbor {
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
-        self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
-            && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
+        !self.is_unanswered() && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
     /// Another host has answered for the entry's address.
@@ -82,19 +80,22 @@ impl Neighbor {
     }
 }
 
-/// Index 0 stands for all links, and family 0 for all families. Older kernels also list others.
-#[must_use]
-pub fn neighbors_of_link(index: u32, family: u8) -> Query {
-    let mut message = Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, 0, 0, 0));
-    if index != 0 {
-        message = message.number(NDA_IFINDEX, index);
-    }
-    Query::new("neighbours", message)
-}
-
-/// Older kernels also list those of other links.
-#[must_use]
-pub fn fdb_of_link(index: u32) -> Query {
-    let header = neighbor_header(AF_BRIDGE, index, 0, 0);
-    Query::new("FDB entries", Message::new(RTM_GETNEIGH, 0, &header))
+/// What `decode` makes of the entries of a link. Family 0 stands for all families except AF_BRIDGE.
+pub fn dump_neighbors<T>(
+    client: &mut Client,
+    index: u32,
+    family: u8,
+    decode: impl Fn(&Neighbor) -> Option<T>,
+) -> Result<Vec<T>, KernelError> {
+    let request = |index| Message::new(RTM_GETNEIGH, 0, &neighbor_header(family, index, 0, 0));
+    let query = match family {
+        AF_BRIDGE => Query::new("FDB entries", request(index)),
+        _ => Query::new("neighbours", request(0).number(NDA_IFINDEX, index)),
+    };
+    client.dump(&query, |message| {
+        let seen = Neighbor::decode(message)?;
+        // An older kernel also lists the entries of other links and families.
+        let is_wanted = seen.index == index && (family == 0 || seen.family == family);
+        if is_wanted { decode(&seen) } else { None }
+    })
 }

@@ -1,13 +1,13 @@
 //! Routes of any table, and the results of route look-ups.
 
 use crate::client::Query;
-use crate::header::{forwarded_header, lookup_header, route_header};
+use crate::header::lookup_header;
 use crate::uapi::*;
 use crate::wire::{self, Message, Received};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     pub net: IpNet,
     /// `None` if the destination is on-link, or the route has several paths.
@@ -26,17 +26,57 @@ pub struct Route {
     pub protocol: u8,
     /// RT_SCOPE_*.
     pub scope: u8,
-    /// RTN_*.
-    pub kind: u8,
+    pub kind: RouteKind,
     /// RTNH_F_* and RTM_F_*.
     pub flags: u32,
+}
+
+/// RTN_*.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteKind {
+    /// RTN_UNICAST.
+    #[default]
+    Unicast,
+    /// RTN_BLACKHOLE: drops packets silently.
+    Blackhole,
+    /// RTN_UNREACHABLE: drops packets, and tells their senders.
+    Unreachable,
+    Other(u8),
+}
+
+impl RouteKind {
+    fn of_number(number: u8) -> Self {
+        match number {
+            RTN_UNICAST => Self::Unicast,
+            RTN_BLACKHOLE => Self::Blackhole,
+            RTN_UNREACHABLE => Self::Unreachable,
+            other => Self::Other(other),
+        }
+    }
+
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Unicast => RTN_UNICAST,
+            Self::Blackhole => RTN_BLACKHOLE,
+            Self::Unreachable => RTN_UNREACHABLE,
+            Self::Other(number) => number,
+        }
+    }
+
+    /// True if the route drops packets on purpose, and thus has no device. For IPv6, the kernel
+    /// shows such routes on `lo`.
+    #[must_use]
+    pub fn drops(self) -> bool {
+        matches!(self, Self::Blackhole | Self::Unreachable)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    pub index: Option<u32>,
+    pub index: u32,
 }
 
 impl Route {
@@ -53,18 +93,13 @@ impl Route {
             _ => return None,
         };
         let mut route = Self {
-            net: IpNet::from(destination),
-            via: None,
-            index: 0,
-            paths: Vec::new(),
-            metric: 0,
             table: u32::from(wire::u8_at(body, 4)?),
-            source: None,
             tos: wire::u8_at(body, 3)?,
             protocol: wire::u8_at(body, 5)?,
             scope: wire::u8_at(body, 6)?,
-            kind: wire::u8_at(body, 7)?,
+            kind: RouteKind::of_number(wire::u8_at(body, 7)?),
             flags: wire::u32_at(body, 8)?,
+            ..Self::default()
         };
         for (kind, value) in wire::attrs(body, RTMSG) {
             match kind {
@@ -85,7 +120,34 @@ impl Route {
     /// In the main table, and not a cached copy.
     #[must_use]
     pub fn is_of_main_table(&self) -> bool {
-        self.table == u32::from(RT_TABLE_MAIN) && self.flags & RTM_F_CLONED == 0
+        self.table == RT_TABLE_MAIN && self.flags & RTM_F_CLONED == 0
+    }
+
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.net.prefix_len() == 0
+    }
+
+    /// False for the types `unreachable`, `blackhole` and `prohibit`.
+    #[must_use]
+    pub fn carries(&self) -> bool {
+        self.kind == RouteKind::Unicast
+    }
+
+    /// The index of the outgoing link, if the destination is on-link.
+    #[must_use]
+    pub fn link(&self) -> Option<u32> {
+        (self.carries() && self.via.is_none() && self.index != 0).then_some(self.index)
+    }
+
+    /// Makes one route of each path.
+    #[must_use]
+    pub fn split(self) -> Vec<Self> {
+        if self.paths.is_empty() {
+            return vec![self];
+        }
+        let of = |path: &Path| Self { via: path.via, index: path.index, paths: Vec::new(), ..self };
+        self.paths.iter().map(of).collect()
     }
 }
 
@@ -105,8 +167,8 @@ fn decode_paths(mut rest: &[u8]) -> Vec<Path> {
             .filter(|(kind, _)| matches!(*kind, RTA_GATEWAY | RTA_VIA))
             .last();
         let via = gateway.and_then(|(kind, value)| decode_gateway(kind, value));
-        paths.push(Path { via, index: wire::u32_at(hop, 4) });
-        rest = rest.get(hop.len().next_multiple_of(4)..).unwrap_or(&[]);
+        paths.push(Path { via, index: wire::u32_at(hop, 4).unwrap_or_default() });
+        rest = rest.get(hop.len().next_multiple_of(4)..).unwrap_or_default();
     }
     paths
 }
@@ -114,26 +176,22 @@ fn decode_paths(mut rest: &[u8]) -> Vec<Path> {
 /// Table 0 stands for all tables. Older kernels list those of all tables.
 #[must_use]
 pub fn routes_of_table(family: u8, table: u32) -> Query {
-    let short = u8::try_from(table).unwrap_or(0);
-    let mut message = Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, short));
-    if u32::from(short) != table {
-        message = message.number(RTA_TABLE, table);
-    }
-    Query::new("routes", message)
+    let message = Message::new(RTM_GETROUTE, 0, &lookup_header(family, 0, 0, 0));
+    Query::new("routes", message.number(RTA_TABLE, table))
 }
 
 /// For a look-up: the route of this host's packets. `flags` are of RTM_F_*.
 #[must_use]
 pub fn route_to(to: IpAddr, flags: u32) -> Message {
     let (family, len) = family_and_length(to);
-    Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, flags)).ip(RTA_DST, to)
+    Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, 0, flags)).ip(RTA_DST, to)
 }
 
 /// For a look-up: the route of a packet that arrives on the link `incoming`.
 #[must_use]
 pub fn forwarded_route(from: IpAddr, to: IpAddr, incoming: u32) -> Message {
     let (family, len) = family_and_length(to);
-    Message::new(RTM_GETROUTE, 0, &forwarded_header(family, len))
+    Message::new(RTM_GETROUTE, 0, &lookup_header(family, len, len, 0))
         .ip(RTA_DST, to)
         .ip(RTA_SRC, from)
         .number(RTA_IIF, incoming)
@@ -148,6 +206,7 @@ fn family_and_length(ip: IpAddr) -> (u8, u8) {
 mod tests {
     use super::*;
     use crate::address::Address;
+    use crate::header::route_header;
     use crate::link::Link;
     use crate::neighbor::Neighbor;
     use proptest::prelude::*;
@@ -179,7 +238,7 @@ mod tests {
         ]
         .concat();
         let hops = [hop(2, RTA_GATEWAY, &[192, 0, 2, 1]), hop(3, RTA_VIA, &inet6)].concat();
-        let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, RT_TABLE_MAIN);
+        let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, 0);
         let bytes = Message::new(RTM_NEWROUTE, 0, &header)
             .number(RTA_PRIORITY, 7)
             .attr(RTA_MULTIPATH, &hops)
@@ -187,7 +246,7 @@ mod tests {
         let route = Route::decode(&wire::messages(&bytes).next().unwrap()).unwrap();
         assert_eq!((route.via, route.index, route.protocol, route.metric), (None, 0, 16, 7));
         let paths: Vec<_> = route.paths.into_iter().map(|path| (path.via, path.index)).collect();
-        assert_eq!(paths, [(Some(ip("192.0.2.1")), Some(2)), (Some(ip("fe80::1")), Some(3))]);
+        assert_eq!(paths, [(Some(ip("192.0.2.1")), 2), (Some(ip("fe80::1")), 3)]);
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! Notifications of the kernel.
 
-use crate::client::{DATAGRAM, open_socket};
+use crate::client::{DATAGRAM, open_socket, receive};
 use crate::error::{KernelError, kernel_refusal};
 use crate::wire::{self, Received};
 use netlink_sys::Socket;
@@ -105,7 +105,6 @@ impl Subscription {
                 continue;
             };
             let buffer = &mut self.buffer;
-            buffer.clear();
             let received = match socket.readable_mut().await {
                 Ok(mut ready) => ready.try_io(|socket| receive(socket.get_ref(), buffer)),
                 Err(error) => Ok(Err(error)),
@@ -132,7 +131,6 @@ impl Subscription {
             found = Notified::Change;
         }
         while let Some(socket) = &self.socket {
-            self.buffer.clear();
             match receive(socket.get_ref(), &mut self.buffer) {
                 Ok(()) => {
                     self.errors = 0;
@@ -161,10 +159,6 @@ impl Subscription {
 fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the socket owns its descriptor, returns the same one each time, and closes it only when it is dropped with the registration.
     Ok(unsafe { AsyncFd::register(socket) }?)
-}
-
-fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
-    socket.recv(buffer, libc::MSG_DONTWAIT).map(drop)
 }
 
 #[cfg(test)]

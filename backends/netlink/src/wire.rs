@@ -185,16 +185,15 @@ pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// Decodes NLMSG_ERROR: the errno (0 for an acknowledgement) and the kernel's message, which may be
-/// empty.
-#[must_use]
-pub fn verdict(body: &[u8]) -> Option<(i32, String)> {
-    let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
+/// Decodes NLMSG_ERROR and NLMSG_DONE: the errno (0 for success) and the kernel's message, which may
+/// be empty.
+pub(crate) fn verdict(body: &[u8]) -> (i32, String) {
+    let errno = u32_at(body, 0).map_or(libc::EPROTO, |code| code.cast_signed().saturating_neg());
     // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.
     let words = attrs(body, 4 + HEADER)
         .find(|(kind, _)| *kind == 1)
         .map(|(_, value)| text(value).to_owned());
-    Some((code.saturating_neg(), words.unwrap_or_default()))
+    (errno, words.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub struct OtherDaemons {
 pub struct KeptObject {
     /// Kind and name of the object, for messages.
     pub what: String,
-    pub why: String,
+    pub why: &'static str,
     /// The shell command that removes the object manually.
     pub command: String,
 }
@@ -116,7 +116,7 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
             Fate::Remove => links.push((*name, spec, what)),
             Fate::Keep(why) => decisions.keep.push(KeptObject {
                 what,
-                why: why.to_owned(),
+                why,
                 command: format!("ip link delete {name}"),
             }),
             Fate::Ignore => {}
@@ -137,7 +137,7 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
                 let family = if net.addr().is_ipv6() { "-6 " } else { "" };
                 decisions.keep.push(KeptObject {
                     what,
-                    why: why.to_owned(),
+                    why,
                     command: format!("ip {family}route delete {words}"),
                 });
             }

@@ -3,7 +3,6 @@
 use crate::encrypted::Encrypted;
 use crate::names::LinkName;
 use crate::object::fit::Fit;
-use crate::object::link::{LinkKind, LinkSpec};
 use crate::object::{KernelState, Key, Op, Value};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -30,50 +29,43 @@ use types::Subnets;
 /// ```
 #[must_use]
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
-    let mut links = Links::default();
-    let mut ops = link_ops(want, have, &mut links);
-    let lost = |key: &Key, value: &Value| links.removed_with_link(key, value);
-    let undone = |key: &Key, value: &Value| {
-        lost(key, value)
-            || links.will_be_removed_with_link(key, value)
-            || goes_with_its_peer(key, value, want, have)
+    let (mut ops, links) = link_ops(want, have);
+    let lost = |key: &Key, value: &Value| {
+        is_on(&links.rebuilt, key, value)
+            || matches!(key, Key::Neighbor(name, _) if links.readdressed.contains(name))
+    };
+    let mut deletes = Vec::new();
+    let mut delete = |(key, old): (&Key, &Value)| {
+        let goes_anyway = lost(key, old)
+            || is_on(&links.unwanted, key, old)
+            || goes_with_its_peer(key, old, want, have);
+        deletes.extend((!goes_anyway).then(|| Op::Delete(*key, old.clone())));
     };
     // Both sequences are sorted, so they are merged without lookups.
-    let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
-    let mut deletes = Vec::new();
-    for (key, value) in want.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))) {
-        while let Some((extra, old)) = theirs.next_if(|(other, _)| *other < key) {
-            if !undone(extra, old) {
-                deletes.push(Op::Delete(*extra, old.clone()));
-            }
+    let mut theirs = not_links(have).peekable();
+    for (key, value) in not_links(want) {
+        while let Some(extra) = theirs.next_if(|(other, _)| *other < key) {
+            delete(extra);
         }
         match theirs.next_if(|(other, _)| *other == key) {
             Some((_, old)) if !lost(key, old) => {
-                if old != value {
-                    if must_delete_first(old, value) {
-                        ops.extend([Op::Delete(*key, old.clone()), Op::Add(*key, value.clone())]);
-                    } else {
-                        ops.push(Op::Replace(*key, value.clone()));
-                    }
+                if must_delete_first(old, value) {
+                    ops.extend([Op::Delete(*key, old.clone()), Op::Add(*key, value.clone())]);
+                } else if old != value {
+                    ops.push(Op::Replace(*key, value.clone()));
                 }
             }
-            _ if links.on_refused_link(key, value) => {}
+            _ if is_on(&links.refused, key, value) => {}
             _ => ops.push(Op::Add(*key, value.clone())),
         }
     }
-    for (extra, old) in theirs {
-        if !undone(extra, old) {
-            deletes.push(Op::Delete(*extra, old.clone()));
-        }
-    }
+    theirs.for_each(delete);
     ops.extend(deletes.into_iter().rev());
-    let unwanted = |key: &Key| matches!(key, Key::Link(name) if links.unwanted.contains(name));
-    ops.extend(
-        have.0
-            .iter()
-            .filter(|(key, _)| unwanted(key))
-            .map(|(key, old)| Op::Delete(*key, old.clone())),
-    );
+    let unwanted = have
+        .0
+        .iter()
+        .filter(|(key, old)| matches!(key, Key::Link(_)) && is_on(&links.unwanted, key, old));
+    ops.extend(unwanted.map(|(key, old)| Op::Delete(*key, old.clone())));
     ops
 }
 
@@ -116,29 +108,19 @@ struct Links {
     refused: BTreeSet<LinkName>,
 }
 
-impl Links {
-    fn removed_with_link(&self, key: &Key, value: &Value) -> bool {
-        let readdressed = matches!(key, Key::Neighbor(name, _) if self.readdressed.contains(name));
-        readdressed || holder(key, value).is_some_and(|name| self.rebuilt.contains(&name))
-    }
-
-    fn will_be_removed_with_link(&self, key: &Key, value: &Value) -> bool {
-        holder(key, value).is_some_and(|name| self.unwanted.contains(&name))
-    }
-
-    fn on_refused_link(&self, key: &Key, value: &Value) -> bool {
-        holder(key, value).is_some_and(|name| self.refused.contains(&name))
-    }
+/// True for an object of one of the links; for a route, if its device is one of them.
+fn is_on(links: &BTreeSet<LinkName>, key: &Key, value: &Value) -> bool {
+    let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
+    link.is_some_and(|name| links.contains(&name))
 }
 
-/// The link to which an object belongs; of a route, its device.
-fn holder(key: &Key, value: &Value) -> Option<LinkName> {
-    if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
+fn not_links(state: &KernelState) -> impl Iterator<Item = (&Key, &Value)> {
+    state.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_)))
 }
 
-fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op> {
-    let mut ops = Vec::new();
-    for (name, spec) in specs(want) {
+fn link_ops(want: &KernelState, have: &KernelState) -> (Vec<Op>, Links) {
+    let (mut ops, mut links) = (Vec::new(), Links::default());
+    for (name, spec) in want.links() {
         let key = Key::Link(name);
         let value = Value::Link(Box::new(spec.clone()));
         let Some(found) = have.link(name) else {
@@ -165,20 +147,10 @@ fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op
         }
     }
     // A link of another kind under our name is not ours.
-    for (name, _) in specs(have).filter(|(name, spec)| {
-        want.link(*name).is_none() && !matches!(spec.kind, LinkKind::Other(_))
-    }) {
-        links.unwanted.insert(name);
-    }
-    ops
-}
-
-fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
-    // Links come first in the order.
-    state.0.iter().map_while(|(key, value)| match (key, value) {
-        (Key::Link(name), Value::Link(spec)) => Some((*name, &**spec)),
-        _ => None,
-    })
+    let unwanted =
+        have.links().filter(|(name, spec)| want.link(*name).is_none() && spec.kind.is_flannels());
+    links.unwanted = unwanted.map(|(name, _)| name).collect();
+    (ops, links)
 }
 
 /// Adds to `want` the objects that the kernel has for exactly the given subnets: a route with its

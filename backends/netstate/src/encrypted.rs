@@ -14,13 +14,8 @@ pub struct Encrypted {
 impl Encrypted {
     #[must_use]
     pub fn by(want: &KernelState) -> Self {
-        // Links come first in the order.
-        let links = want.0.iter().map_while(|(key, value)| match (key, value) {
-            (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
-            _ => None,
-        });
-        let devices: Vec<LinkName> =
-            links.filter(|(_, encrypts)| *encrypts).map(|(name, _)| name).collect();
+        let encrypting = want.links().filter(|(_, spec)| spec.kind.encrypts());
+        let devices: Vec<LinkName> = encrypting.map(|(name, _)| name).collect();
         if devices.is_empty() {
             return Self { devices, nets: Vec::new() };
         }

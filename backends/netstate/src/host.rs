@@ -10,9 +10,13 @@ pub mod read;
 pub mod tunnels;
 
 use crate::names::Mac;
-use crate::object::route::RouteKind;
 use ipnet::IpNet;
-pub use netlink::route::Path;
+pub use netlink::address::Address;
+pub use netlink::route::Route;
+use netlink::uapi::{
+    IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_PERMANENT, RT_TABLE_DEFAULT, RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
+};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use thiserror::Error;
@@ -75,10 +79,12 @@ impl Interface {
         let mut addresses: Vec<&Address> = self
             .addresses
             .iter()
-            .filter(|address| Family::from(address.net) == family && address.usable())
+            .filter(|address| Family::from(address.net) == family && is_usable(address))
             .collect();
         addresses.sort_by_key(|address| {
-            (!is_global(address.ip()), self.is_virtual(address.ip()), address.rank())
+            let ip = address.ip();
+            let is_leased = !address.has(IFA_F_PERMANENT);
+            (!is_global(ip), self.is_virtual(ip), is_leased, address.is_temporary())
         });
         addresses.into_iter().map(Address::ip).collect()
     }
@@ -118,7 +124,7 @@ impl Interface {
         let usable: Vec<String> = self
             .addresses
             .iter()
-            .filter(|address| address.usable())
+            .filter(|address| is_usable(address))
             .map(|address| address.ip().to_string())
             .collect();
         if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
@@ -158,112 +164,53 @@ pub fn serves_pods(
         || bridges.any(is_bridge)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
-    pub net: IpNet,
-    /// IFA_F_PERMANENT: no lifetime. DHCP and router advertisements set one.
-    pub permanent: bool,
-    /// IFA_F_DEPRECATED: the preferred lifetime is over.
-    pub deprecated: bool,
-    /// An IPv6 privacy address.
-    pub temporary: bool,
-    /// Duplicate address detection is still running.
-    pub tentative: bool,
-    /// Duplicate address detection failed: another host has the address.
-    pub dad_failed: bool,
+/// True if the address can be the source of packets between nodes.
+#[must_use]
+pub fn is_usable(address: &Address) -> bool {
+    !address.has(IFA_F_DEPRECATED | IFA_F_DADFAILED)
+        && !address.is_tentative()
+        && (is_global(address.ip()) || is_link_local(address.ip()))
 }
 
-impl Address {
-    /// Permanent, without any other flag.
-    #[must_use]
-    pub fn plain(net: IpNet) -> Self {
-        Self {
-            net,
-            permanent: true,
-            deprecated: false,
-            temporary: false,
-            tentative: false,
-            dad_failed: false,
-        }
-    }
-
-    #[must_use]
-    pub fn ip(&self) -> IpAddr {
-        self.net.addr()
-    }
-
-    /// True if the address can be the source of packets between nodes.
-    #[must_use]
-    pub fn usable(&self) -> bool {
-        !self.deprecated
-            && !self.tentative
-            && !self.dad_failed
-            && (is_global(self.ip()) || is_link_local(self.ip()))
-    }
-
-    /// Why the address is not usable, for messages.
-    #[must_use]
-    pub fn state(&self) -> &'static str {
-        if self.dad_failed {
-            "another host has this address (dadfailed)"
-        } else if self.tentative {
-            "still tentative"
-        } else if self.deprecated {
-            "deprecated"
-        } else {
-            "not for traffic between hosts"
-        }
-    }
-
-    /// Of several global addresses, the one with the lowest key takes precedence.
-    fn rank(&self) -> (bool, bool) {
-        (!self.permanent, self.temporary)
+/// Why the address is not usable, for messages.
+#[must_use]
+pub fn unusable_state(address: &Address) -> &'static str {
+    if address.has(IFA_F_DADFAILED) {
+        "another host has this address (dadfailed)"
+    } else if address.is_tentative() {
+        "still tentative"
+    } else if address.has(IFA_F_DEPRECATED) {
+        "deprecated"
+    } else {
+        "not for traffic between hosts"
     }
 }
 
 /// As in Go's `IsGlobalUnicast`, which includes private addresses.
 fn is_global(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => {
-            !(v4.is_unspecified()
-                || v4.is_loopback()
-                || v4.is_multicast()
-                || v4.is_link_local()
-                || v4.is_broadcast())
-        }
-        IpAddr::V6(v6) => {
-            !(v6.is_unspecified()
-                || v6.is_loopback()
-                || v6.is_multicast()
-                || v6.is_unicast_link_local())
-        }
-    }
+    !(ip.is_unspecified()
+        || ip.is_loopback()
+        || ip.is_multicast()
+        || is_link_local(ip)
+        || ip == Ipv4Addr::BROADCAST)
 }
 
-/// NATs that hypervisors give each virtual machine: the router's address, and the guest's address if the router's
-/// address is not sufficient evidence of the NAT. The first entry is for QEMU's user network and VirtualBox's first
-/// adapter. The next three entries are for VirtualBox's other adapters, and the last entry is for lima's network.
-const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
-    (Ipv4Addr::new(10, 0, 2, 2), None),
-    (Ipv4Addr::new(10, 0, 3, 2), Some(Ipv4Addr::new(10, 0, 3, 15))),
-    (Ipv4Addr::new(10, 0, 4, 2), Some(Ipv4Addr::new(10, 0, 4, 15))),
-    (Ipv4Addr::new(10, 0, 5, 2), Some(Ipv4Addr::new(10, 0, 5, 15))),
-    (Ipv4Addr::new(192, 168, 5, 2), Some(Ipv4Addr::new(192, 168, 5, 15))),
-];
-
-/// The NAT's router, if a machine with the address `net` is behind a NAT that serves only this
-/// machine. A hypervisor's *NAT network* does not match: it has another router address and connects
-/// several machines.
+/// The router of a NAT that a hypervisor gives each virtual machine, if a machine with the address
+/// `net` is behind one. A hypervisor's *NAT network* does not match: it has another router address
+/// and connects several machines.
 #[must_use]
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
-    let found = MACHINE_NATS.iter().find(|(router, guest)| {
-        let router = IpAddr::V4(*router);
-        net.prefix_len() >= 24
-            && net.contains(&router)
-            && net.addr() != router
-            && guest.is_none_or(|guest| net.addr() == IpAddr::V4(guest))
-    });
-    found.map(|(router, _)| IpAddr::V4(*router))
+    let IpNet::V4(net) = net else { return None };
+    let [a, b, c, guest] = net.addr().octets();
+    let router = Ipv4Addr::new(a, b, c, 2);
+    let is_guest = match (a, b, c) {
+        // QEMU's user network and VirtualBox's first adapter: the router's address is evidence enough.
+        (10, 0, 2) => guest != 2,
+        // VirtualBox's other adapters, and lima's network.
+        (10, 0, 3..=5) | (192, 168, 5) => guest == 15,
+        _ => false,
+    };
+    (is_guest && net.prefix_len() >= 24 && net.contains(&router)).then_some(router.into())
 }
 
 #[must_use]
@@ -272,83 +219,6 @@ pub fn is_link_local(ip: IpAddr) -> bool {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
-}
-
-/// A route of the main table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    pub to: IpNet,
-    /// `None` if the destination is on-link or the route has several paths.
-    pub via: Option<IpAddr>,
-    /// The outgoing interface; `None` for a route with several paths.
-    pub index: Option<u32>,
-    /// Empty unless the route has several paths.
-    pub paths: Vec<Path>,
-    pub kind: RouteKind,
-    /// As in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld.
-    pub protocol: u8,
-    /// The route with the lowest metric takes precedence.
-    pub metric: u32,
-}
-
-impl Route {
-    /// A unicast route without gateway and interface.
-    #[must_use]
-    pub fn new(to: IpNet) -> Self {
-        Self {
-            to,
-            via: None,
-            index: None,
-            paths: Vec::new(),
-            kind: RouteKind::Unicast,
-            protocol: 0,
-            metric: 0,
-        }
-    }
-
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        self.to.prefix_len() == 0
-    }
-
-    /// False for the types `unreachable`, `blackhole` and `prohibit`.
-    #[must_use]
-    pub fn carries(&self) -> bool {
-        self.kind == RouteKind::Unicast
-    }
-
-    /// The interface, if the destination is on-link.
-    #[must_use]
-    pub fn link(&self) -> Option<u32> {
-        self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
-    }
-
-    /// Makes one route of each path.
-    #[must_use]
-    pub fn split(self) -> Vec<Route> {
-        match self.paths.is_empty() {
-            true => vec![self],
-            false => self
-                .paths
-                .iter()
-                .map(|path| Route { via: path.via, index: path.index, paths: Vec::new(), ..self })
-                .collect(),
-        }
-    }
-
-    #[must_use]
-    pub fn family(&self) -> Family {
-        Family::from(self.to)
-    }
-}
-
-/// The result of a route lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RouteAnswer {
-    /// The outgoing interface: for this host's own addresses, the loopback interface.
-    pub index: u32,
-    /// The source address that the kernel selects.
-    pub source: Option<IpAddr>,
 }
 
 /// A packet from another host or a pod whose route a caller looks up.
@@ -360,11 +230,6 @@ pub struct Forwarded {
     /// The interface that receives the packet.
     pub incoming: u32,
 }
-
-/// Numbers of the kernel's predefined routing tables (linux/rtnetlink.h).
-const RT_TABLE_DEFAULT: u32 = 253;
-const RT_TABLE_MAIN: u32 = 254;
-const RT_TABLE_LOCAL: u32 = 255;
 
 /// A rule of policy routing, as in ip-rule(8).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -385,8 +250,8 @@ pub struct PolicyRule {
     pub inverted: bool,
     /// `None` if the rule drops the packet.
     pub table: Option<u32>,
-    /// The destinations of the routes in the table; `None` if flanneld did not read it.
-    pub destinations: Option<Vec<IpNet>>,
+    /// The destinations of the routes in the table; empty if flanneld did not read it.
+    pub destinations: Vec<IpNet>,
 }
 
 impl PolicyRule {
@@ -402,7 +267,7 @@ impl PolicyRule {
             conditional: false,
             inverted: false,
             table: Some(table),
-            destinations: None,
+            destinations: Vec::new(),
         }
     }
 
@@ -411,12 +276,11 @@ impl PolicyRule {
     #[must_use]
     pub fn is_standard(&self) -> bool {
         // The priority is not compared: VRFs and Cilium move these rules to other priorities.
-        const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
         self.from.is_none()
             && self.to.is_none()
             && self.incoming.is_none()
             && !self.conditional
-            && self.table.is_some_and(|table| STANDARD.contains(&table))
+            && matches!(self.table, Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN | RT_TABLE_LOCAL))
     }
 
     /// True if it matches all packets from `from` to `to` that arrive on `incoming`. A rule with a
@@ -430,20 +294,17 @@ impl PolicyRule {
             && (self.incoming.is_none() || self.incoming.as_deref() == incoming);
         self.family == Family::from(to) && fits != self.inverted
     }
-}
 
-impl PolicyRule {
     /// True if the rule drops the packet, or its table has a route to the destination. Otherwise
     /// the kernel continues with the next rule.
     ///
     /// The tables `main` and `default` are assumed to have a route.
     #[must_use]
     pub fn decides(&self, to: IpAddr) -> bool {
-        match (self.table, &self.destinations) {
-            (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,
-            (Some(RT_TABLE_LOCAL), _) => false,
-            (Some(_), Some(destinations)) => destinations.iter().any(|net| net.contains(&to)),
-            (Some(_), None) => false,
+        match self.table {
+            None | Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN) => true,
+            Some(RT_TABLE_LOCAL) => false,
+            Some(_) => self.destinations.iter().any(|net| net.contains(&to)),
         }
     }
 }

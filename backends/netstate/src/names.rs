@@ -23,35 +23,32 @@ impl LinkName {
 
     /// Accepts what the kernel accepts: 1 to 15 bytes without slashes, white space or zero bytes.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let fits = !text.is_empty()
-            && text.len() <= Self::LONGEST
-            && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
-        fits.then(|| {
-            let mut name = [0; Self::LONGEST];
-            name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
-            Self(name)
-        })
+    pub const fn parse(text: &str) -> Option<Self> {
+        let (mut name, mut rest) = ([0; Self::LONGEST], text.as_bytes());
+        if rest.is_empty() || rest.len() > name.len() {
+            return None;
+        }
+        name.split_at_mut(rest.len()).0.copy_from_slice(rest);
+        while let [byte, after @ ..] = rest {
+            if matches!(byte, b'/' | 0) || byte.is_ascii_whitespace() {
+                return None;
+            }
+            rest = after;
+        }
+        Some(Self(name))
     }
 
     /// Of a name in the source text. In a constant, a name that [`LinkName::parse`] refuses fails the build.
     #[must_use]
+    #[allow(clippy::expect_used, reason = "the compiler evaluates it")]
     pub const fn constant(name: &str) -> Self {
-        assert!(!name.is_empty(), "an interface without a name");
-        let (mut bytes, mut rest) = ([0; Self::LONGEST], name.as_bytes());
-        bytes.split_at_mut(name.len()).0.copy_from_slice(rest);
-        while let [byte, after @ ..] = rest {
-            assert!(*byte != b'/' && *byte != 0 && !byte.is_ascii_whitespace());
-            rest = after;
-        }
-        Self(bytes)
+        Self::parse(name).expect("a name that the kernel accepts")
     }
 
     /// Empty for the default value.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
-        std::str::from_utf8(bytes).unwrap_or("?")
+        netlink::wire::text(&self.0)
     }
 }
 
@@ -75,21 +72,13 @@ impl Mac {
     /// of four digits with dots.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
-            (Some(b':'), _) => (':', 2),
-            (Some(b'-'), _) => ('-', 2),
-            (_, Some(b'.')) => ('.', 4),
-            _ => return None,
-        };
-        let mut bytes = Vec::with_capacity(6);
-        for group in text.split(separator) {
-            if group.len() != digits || !group.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return None;
-            }
-            let value = u16::from_str_radix(group, 16).ok()?.to_be_bytes();
-            bytes.extend(if digits == 2 { value.get(1..)? } else { &value });
-        }
-        Some(Self(bytes.try_into().ok()?))
+        let (groups, separator) = [(6, ':'), (6, '-'), (3, '.')]
+            .into_iter()
+            .find(|(groups, separator)| text.split(*separator).count() == *groups)?;
+        let digits = text.replace(separator, "");
+        let [_, _, mac @ ..] = u64::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+        let is_whole = |group: &str| group.len() == 12 / groups && !group.starts_with('+');
+        text.split(separator).all(is_whole).then_some(Self(mac))
     }
 
     /// Neither multicast nor zero, so that a device can have it.

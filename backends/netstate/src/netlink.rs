@@ -1,4 +1,4 @@
-//! [`Kernel`] with netlink.
+//! [`Kernel`](crate::kernel::Kernel) with netlink.
 
 mod apply;
 mod generic;
@@ -7,16 +7,9 @@ mod read;
 pub(crate) mod watched;
 pub(crate) mod wireguard;
 
-use crate::cleanup::Inventory;
-use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError, WireguardKernel};
+use crate::kernel::KernelError;
 use crate::names::{LinkName, Mac};
 use crate::object::link::vxlan;
-use crate::object::wireguard_peer::PublicKey;
-use crate::object::{KernelState, Op};
-use crate::report::survey::Survey;
-use crate::scope::Scope;
-use crate::underlay::Underlay;
-use async_trait::async_trait;
 use netlink::uapi::*;
 use netlink::{Client, RequestError, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +27,7 @@ pub struct NetlinkKernel {
     pub(crate) wireguards: Vec<(LinkName, u32)>,
     /// The last known indices. A renamed link keeps its index.
     pub(crate) last_index: BTreeMap<LinkName, u32>,
-    /// As of the last call of [`Kernel::facts`].
+    /// As of the last call of [`Kernel::facts`](crate::kernel::Kernel::facts).
     pub(crate) underlay: (u32, LinkName),
     /// The plan needs on-link queries, so any changed route of the main table can change the
     /// desired state.
@@ -92,68 +85,8 @@ impl NetlinkKernel {
         Ok(self.generic.is_some())
     }
 
-    /// All interfaces, and all routes of the main table except cached ones and those with a type of
-    /// service (TOS).
-    pub fn inventory(&mut self) -> Result<Inventory, KernelError> {
-        self.list_all()
-    }
-
     /// Works for vxlan and TUN interfaces; `None` if there is none.
     pub fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
         Ok(self.links_by_name(&[name])?.remove(&name).and_then(|link| link.spec.mac))
-    }
-}
-
-#[async_trait]
-impl Kernel for NetlinkKernel {
-    async fn read(
-        &mut self,
-        scope: &Scope,
-        _want: &KernelState,
-    ) -> Result<ExistingState, KernelError> {
-        self.read_all(scope)
-    }
-
-    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
-        self.survey_all(scope)
-    }
-
-    async fn facts(
-        &mut self,
-        underlay: &Underlay,
-        queries: &[IpAddr],
-    ) -> Result<Facts, KernelError> {
-        self.gather(underlay, queries)
-    }
-
-    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
-        self.apply_all(ops)
-    }
-
-    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
-        self.asking |= !queries.is_empty();
-        let near = self.on_link_of(queries, self.underlay.0);
-        self.on_link.retain(|ip| !queries.contains(ip));
-        self.on_link.extend(&near);
-        near
-    }
-
-    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        self.wait(scope, known).await;
-    }
-
-    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        self.take_notices(scope, known)
-    }
-}
-
-#[async_trait]
-impl WireguardKernel for NetlinkKernel {
-    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        self.peers_of_all(scope)
-    }
-
-    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
-        self.greet_all(peers);
     }
 }

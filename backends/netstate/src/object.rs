@@ -129,6 +129,14 @@ impl KernelState {
         }
     }
 
+    pub fn links(&self) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
+        // Links come first in the order.
+        self.0.iter().map_while(|(key, value)| match (key, value) {
+            (Key::Link(name), Value::Link(spec)) => Some((*name, &**spec)),
+            _ => None,
+        })
+    }
+
     /// The MAC or public key to which packets for each routed subnet go.
     #[must_use]
     pub fn identities(&self) -> BTreeMap<IpNet, String> {

@@ -4,7 +4,7 @@ use crate::drop_error::DropError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The counters of one direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Direction {
     /// Inner packets that were forwarded.
     pub packets: AtomicU64,
@@ -19,27 +19,13 @@ pub struct Direction {
     drops: [AtomicU64; DropError::ALL.len()],
 }
 
-impl Default for Direction {
-    fn default() -> Self {
-        let zero = AtomicU64::default;
-        Self {
-            packets: zero(),
-            bytes: zero(),
-            batches: zero(),
-            units: zero(),
-            errors: zero(),
-            drops: std::array::from_fn(|_| AtomicU64::default()),
-        }
-    }
-}
-
 impl Direction {
     pub fn count_dropped_packet(&self, reason: DropError) {
         self.count_dropped_packets(reason, 1);
     }
 
     pub fn count_dropped_packets(&self, reason: DropError, packets: usize) {
-        if let Some(counter) = self.drops.get(reason.index()) {
+        if let Some(counter) = self.drops.get(reason as usize) {
             add_to_counter(counter, packets);
         }
     }
@@ -57,7 +43,7 @@ impl Direction {
     }
 
     pub fn drops(&self, reason: DropError) -> u64 {
-        self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.drops.get(reason as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }
 

@@ -10,7 +10,7 @@ macro_rules! reasons {
         }
 
         impl DropError {
-            /// In the order of [`DropError::index`].
+            /// Each at its discriminant, which is its index in arrays of counters.
             pub const ALL: [DropError; [$($label),*].len()] = [$(DropError::$name),*];
 
             /// The value of the metric label `reason`.
@@ -82,13 +82,6 @@ reasons! {
 }
 
 impl DropError {
-    /// The index in [`DropError::ALL`], for arrays of counters.
-    #[inline]
-    #[must_use]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
     /// The likely cause and the remedy, for the log line about received packets.
     #[must_use]
     pub fn hint(self) -> &'static str {

@@ -9,7 +9,6 @@ mod budget;
 pub mod config;
 mod control;
 mod errors;
-mod io;
 mod log_limit;
 mod priority;
 mod read_backoff;
@@ -24,9 +23,9 @@ use crate::encryption::Encryption;
 use crate::error::EngineError;
 use crate::features::{self, Features};
 use crate::packet::framing::Framing;
-use crate::socket::Socket;
+use crate::socket::{Port, Socket};
 use crate::table::Table;
-use crate::tun::Tun;
+use crate::tun::{Device, Tun};
 use arc_swap::ArcSwap;
 use config::EngineConfig;
 use control::ControlSender;
@@ -71,12 +70,6 @@ struct Sockets {
     receive: Vec<Arc<Socket>>,
     /// Empty if the receiving sockets also send.
     spread: Vec<Arc<Socket>>,
-}
-
-impl Sockets {
-    fn are_bound_to(&self, listen: Addresses, port: u16) -> bool {
-        (self.listen, self.port) == (listen, port)
-    }
 }
 
 impl Engine {
@@ -134,8 +127,7 @@ impl Engine {
 
     /// Adopts the files of the previous process; true if a TUN device was among them. Unusable files are
     /// closed; [`Engine::open_and_start`] opens new ones.
-    pub fn adopt_inherited_device(&mut self, listen: impl Into<Addresses>) -> bool {
-        let listen = listen.into();
+    pub fn adopt_inherited_device(&mut self, listen: Addresses) -> bool {
         let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
@@ -191,20 +183,17 @@ impl Engine {
 
     /// Opens the device and the sockets, unless they are open, and starts the threads. The caller must first
     /// delete a device of this name that the engine has not opened.
-    pub fn open_and_start(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+    pub fn open_and_start(&mut self, listen: Addresses) -> Result<(), EngineError> {
         self.stop_threads();
-        self.bind_sockets(listen.into())?;
+        self.bind_sockets(listen)?;
         if self.device_index().is_none() {
             self.queues.clear();
             let queues = match Tun::open_queues(&self.config.device, &self.config.features) {
                 Ok(queues) => queues,
                 Err(why) if self.config.features.vnet => {
                     // Older kernels and containers may lack offloads. The engine works without them.
-                    let features = Features {
-                        queues: 1,
-                        real_time: self.config.features.real_time,
-                        ..Features::mmsg()
-                    };
+                    let Features { real_time, gso, gro, .. } = self.config.features;
+                    let features = Features { real_time, gso, gro, ..Features::mmsg() };
                     let queues = Tun::open_queues(&self.config.device, &features)
                         .map_err(|_| why.clone())?;
                     tracing::warn!(
@@ -213,12 +202,7 @@ impl Engine {
                         error = %why,
                         "the packet engine runs without offloads"
                     );
-                    self.config.features = Features {
-                        name: "mmsg",
-                        gso: self.config.features.gso,
-                        gro: self.config.features.gro,
-                        ..features
-                    };
+                    self.config.features = features;
                     queues
                 }
                 Err(why) => return Err(why),
@@ -230,12 +214,8 @@ impl Engine {
 
     /// Binds the sockets to an address, or to one address of each family. The device stays open. If a bind
     /// fails, the old sockets stay in use.
-    pub fn rebind_and_restart(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
-        let listen = listen.into();
-        let port = self.config.port;
-        if !self.threads.is_empty()
-            && self.sockets.as_ref().is_some_and(|sockets| sockets.are_bound_to(listen, port))
-        {
+    pub fn rebind_and_restart(&mut self, listen: Addresses) -> Result<(), EngineError> {
+        if !self.threads.is_empty() && self.is_bound_to(listen) {
             return Ok(());
         }
         self.stop_threads();
@@ -244,11 +224,16 @@ impl Engine {
         result.and(started)
     }
 
-    fn bind_sockets(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    fn is_bound_to(&self, listen: Addresses) -> bool {
         let port = self.config.port;
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.are_bound_to(listen, port)) {
+        self.sockets.as_ref().is_some_and(|own| (own.listen, own.port) == (listen, port))
+    }
+
+    fn bind_sockets(&mut self, listen: Addresses) -> Result<(), EngineError> {
+        if self.is_bound_to(listen) {
             return Ok(());
         }
+        let port = self.config.port;
         let mut receive = Vec::new();
         for address in listen.ips() {
             for _ in 0..self.config.features.queues {

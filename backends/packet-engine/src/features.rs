@@ -30,14 +30,12 @@ impl Features {
     pub fn offload() -> Self {
         Self {
             name: "offload",
-            tun_tap: false,
             vnet: true,
             uso: true,
             gso: true,
             gro: true,
-            batch: 64,
             queues: tun_queue_count(available_cpus()),
-            real_time: true,
+            ..Self::mmsg()
         }
     }
 
@@ -60,17 +58,7 @@ impl Features {
     /// One packet per system call.
     #[must_use]
     pub fn plain() -> Self {
-        Self {
-            name: "plain",
-            tun_tap: true,
-            vnet: false,
-            uso: false,
-            gso: false,
-            gro: false,
-            batch: 1,
-            queues: 1,
-            real_time: true,
-        }
+        Self { name: "plain", tun_tap: true, batch: 1, ..Self::mmsg() }
     }
 
     pub const NAMES: &'static [&'static str] = &["auto", "offload", "mmsg", "plain"];

@@ -1,14 +1,12 @@
-//! Finds the flow of a packet; reads and writes 16-bit words.
+//! Finds the flow of a packet.
 
 pub(crate) mod messages;
 pub(crate) mod schedule;
 
-use crate::packet::{Fragment, Header, Version};
+use crate::packet::{Fragment, Header, TCP, UDP, place_of_addresses, read_word};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
 /// A hash over addresses, protocol and ports, equal for all packets of a flow. For fragments it excludes the
@@ -16,17 +14,18 @@ const SCTP: u8 = 132;
 #[inline]
 #[must_use]
 pub fn flow_hash(packet: &[u8], header: &Header) -> u32 {
-    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = match (header.protocol, header.fragment) {
         (TCP | UDP | SCTP, Fragment::No) => header.transport..header.transport + 4,
         _ => 0..0,
     };
     let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
-    let hash =
-        words(addresses).chain(words(ports)).fold(u32::from(header.protocol), |hash, word| {
+    let hash = words(place_of_addresses(header.family)).chain(words(ports)).fold(
+        u32::from(header.protocol),
+        |hash, word| {
             let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
             (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-        });
+        },
+    );
     // A multiplication propagates bits only upwards, so the upper bits are folded down. Connections between the same two addresses differ only in the
     // source port: the upper half of the last word, which Linux increments by two.
     let hash = (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b);
@@ -40,10 +39,8 @@ pub(crate) const MESSAGE: usize = 512;
 /// belongs to a stream.
 #[inline]
 pub(crate) fn is_short_and_not_ack(packet: &[u8], header: &Header) -> bool {
-    let is_bare = || {
-        let offset = packet.get(header.transport + 12).map_or(0, |byte| byte >> 4);
-        header.transport + usize::from(offset) * 4 >= header.total_len
-    };
+    let is_bare =
+        || header.payload_offset(packet).is_some_and(|payload| payload >= header.total_len);
     header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
 }
 
@@ -70,20 +67,6 @@ pub fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
         return None;
     }
     read_word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
-}
-
-/// `None` beyond the end of `bytes`.
-#[inline]
-#[must_use]
-pub fn read_word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
-}
-
-/// `None` beyond the end of `bytes`.
-#[inline]
-pub fn write_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
-    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
-    Some(())
 }
 
 #[cfg(test)]

@@ -7,12 +7,16 @@
 //! [`crate::packet::partial_checksum`]) needs no verification and stays partial.
 
 use crate::flow::schedule::FlowSchedule;
-use crate::flow::{self, SLOTS, TCP, UDP, write_word};
+use crate::flow::{self, SLOTS};
 use crate::packet::checksum;
-use crate::packet::partial_checksum::{self, TCP_FIELD, UDP_FIELD};
+use crate::packet::partial_checksum::{self, checksum_field_offset};
 use crate::packet::virtio::{Gso, VnetHeader};
-use crate::packet::{Fragment, Header, Version};
+use crate::packet::{
+    Fragment, Header, TCP, UDP, V4_HEADER, V6_HEADER, place_of_addresses, set_total_length,
+    write_word,
+};
 use std::ops::Range;
+use types::Family;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
@@ -20,7 +24,6 @@ const PSH: u8 = 0x08;
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
-const NO_GROUP: u16 = u16::MAX;
 
 /// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
 #[derive(Default)]
@@ -82,7 +85,7 @@ pub struct Merger {
     groups: Vec<Group>,
     used: usize,
     /// The latest group of each flow. If two flows share a slot, fewer of their packets are merged.
-    slots: [u16; SLOTS],
+    slots: [Option<usize>; SLOTS],
     schedule: FlowSchedule,
     merge_tcp: bool,
     merge_udp: bool,
@@ -95,7 +98,7 @@ impl Merger {
         Self {
             groups: Vec::new(),
             used: 0,
-            slots: [NO_GROUP; SLOTS],
+            slots: [None; SLOTS],
             schedule: FlowSchedule::default(),
             merge_tcp,
             merge_udp,
@@ -117,7 +120,7 @@ impl Merger {
     /// Empties the merger for the next batch and keeps its memory.
     pub fn clear(&mut self) {
         self.used = 0;
-        self.slots = [NO_GROUP; SLOTS];
+        self.slots = [None; SLOTS];
         self.schedule.clear();
     }
 
@@ -145,10 +148,9 @@ impl Merger {
         };
         if header.fragment != Fragment::No {
             // The flow of a fragment is unknown. Later packets must not be merged with earlier ones, and must not overtake them.
-            self.slots = [NO_GROUP; SLOTS];
+            self.slots = [None; SLOTS];
             self.schedule.keep_order();
-            self.schedule.add_unit_of_flow(0);
-            self.push_new_group(at, header, None, false);
+            self.push_new_group(at, header, 0, None, false);
             return;
         }
         let slot = flow::flow_table_slot(packet, header);
@@ -161,34 +163,28 @@ impl Merger {
             UDP => self.merge_udp,
             _ => false,
         };
-        if !wanted {
-            self.schedule.add_unit_of_flow(slot);
-            self.push_new_group(at, header, None, partial);
-            return;
-        }
-        let candidate = pseudo.and_then(|pseudo| {
-            Candidate::parse_if_mergeable(packet, header, pseudo, partial || self.checksums_trusted)
-        });
-        let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
-        if let (Some(candidate), Some(group)) = (
-            &candidate,
-            self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))),
-        ) && group.open
+        let trusted = partial || self.checksums_trusted;
+        let candidate = pseudo
+            .filter(|_| wanted)
+            .and_then(|pseudo| Candidate::parse_if_mergeable(packet, header, pseudo, trusted));
+        let latest = self.slots.get(slot).copied().flatten();
+        if let (Some(candidate), Some(group)) =
+            (candidate, latest.and_then(|latest| self.groups.get_mut(latest)))
+            && group.open
             && let Some(first) = buffer.get(group.first.clone())
             && candidate.follows(packet, group, first)
         {
             group.rest.push(at.start + candidate.payload..at.end);
             group.total += candidate.size;
-            group.next = group.next.wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
+            group.next = candidate.next;
             group.push |= candidate.push;
             group.open =
                 candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
             return;
         }
-        self.schedule.add_unit_of_flow(slot);
-        let index = self.push_new_group(at, header, candidate.as_ref(), partial);
-        if let Some(place) = self.slots.get_mut(slot) {
-            *place = index;
+        let index = self.push_new_group(at, header, slot, candidate, partial);
+        if let (true, Some(place)) = (wanted, self.slots.get_mut(slot)) {
+            *place = Some(index);
         }
     }
 
@@ -206,22 +202,16 @@ impl Merger {
         };
         let slot = flow::flow_table_slot(packet, header);
         self.schedule.add_flow_bytes(slot, at.len());
-        self.schedule.add_unit_of_flow(slot);
-        let own = if header.protocol == TCP {
-            usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4
-        } else {
-            8
-        };
-        let index = self.push_new_group(at, header, None, true);
-        if let Some(group) = self.groups.get_mut(usize::from(index)) {
-            group.kind = gso_kind(header);
-            group.header_len = header.transport + own;
+        let index = self.push_new_group(at, header, slot, None, true);
+        if let Some(group) = self.groups.get_mut(index) {
+            group.kind = Gso::of_protocol(header);
+            group.header_len = header.payload_offset(packet).unwrap_or(header.transport);
             group.size = size;
             group.whole = true;
         }
         // No packet is merged with the GSO packet, and later packets of its flow are not merged with earlier ones.
         if let Some(place) = self.slots.get_mut(slot) {
-            *place = index;
+            *place = Some(index);
         }
     }
 
@@ -229,130 +219,85 @@ impl Merger {
         &mut self,
         at: Range<usize>,
         header: &Header,
-        candidate: Option<&Candidate>,
+        slot: usize,
+        candidate: Option<Candidate>,
         partial: bool,
-    ) -> u16 {
+    ) -> usize {
+        self.schedule.add_unit_of_flow(slot);
         let index = self.used;
         if self.groups.len() == index {
             self.groups.push(Group::default());
         }
         self.used += 1;
         let Some(group) = self.groups.get_mut(index) else {
-            return NO_GROUP;
+            return index;
         };
+        let mergeable = candidate.is_some();
+        let Candidate { payload, size, next, push, .. } =
+            candidate.unwrap_or(Candidate { payload: header.transport, ..Candidate::default() });
         group.rest.clear();
         group.total = at.len();
         group.first = at;
-        group.kind = if candidate.is_some() { gso_kind(header) } else { Gso::None };
+        group.kind = if mergeable { Gso::of_protocol(header) } else { Gso::None };
         group.partial = partial;
         group.whole = false;
-        group.open = candidate.is_some_and(|candidate| !candidate.push);
-        group.push = candidate.is_some_and(|candidate| candidate.push);
+        group.open = mergeable && !push;
+        group.push = push;
         group.transport = header.transport;
         group.protocol = header.protocol;
-        group.header_len = candidate.map_or(header.transport, |candidate| candidate.payload);
-        group.size = candidate.map_or(0, |candidate| candidate.size);
-        group.next = candidate.map_or(0, |candidate| candidate.next);
-        u16::try_from(index).unwrap_or(NO_GROUP)
+        group.header_len = payload;
+        group.size = size;
+        group.next = next;
+        index
     }
 
     /// Adapts the headers of a group's first packet for the write, and returns the virtio header. `None` if
     /// the group is not of this buffer.
     pub fn finish_group_headers(&self, index: usize, buffer: &mut [u8]) -> Option<VnetHeader> {
         let group = self.groups.get(index)?;
-        if group.rest.is_empty() {
-            return unmerged_vnet_header(group);
+        if !group.rest.is_empty() {
+            write_merged_headers(group, buffer.get_mut(group.first.clone())?)?;
+        } else if !group.partial {
+            return Some(VnetHeader::default());
         }
-        write_merged_headers(group, buffer.get_mut(group.first.clone())?)
+        let vnet = VnetHeader {
+            needs_csum: true,
+            csum_start: u16::try_from(group.transport).ok()?,
+            csum_offset: u16::try_from(checksum_field_offset(group.protocol)?).ok()?,
+            ..VnetHeader::default()
+        };
+        if group.kind() == Gso::None {
+            return Some(vnet);
+        }
+        Some(VnetHeader {
+            gso: group.kind,
+            header_len: u16::try_from(group.header_len).ok()?,
+            gso_size: u16::try_from(group.size).ok()?,
+            ..vnet
+        })
     }
 }
 
-fn gso_kind(header: &Header) -> Gso {
-    match (header.protocol, header.version) {
-        (UDP, _) => Gso::Udp,
-        (_, Version::V4) => Gso::Tcp4,
-        (_, Version::V6) => Gso::Tcp6,
-    }
-}
-
-/// The virtio header of a packet that stays alone and unchanged.
-fn unmerged_vnet_header(group: &Group) -> Option<VnetHeader> {
-    if !group.partial {
-        return Some(VnetHeader::default());
-    }
-    let plain = VnetHeader {
-        needs_csum: true,
-        csum_start: u16::try_from(group.transport).ok()?,
-        csum_offset: u16::try_from(partial_checksum::checksum_field_offset(group.protocol)?)
-            .ok()?,
-        ..VnetHeader::default()
-    };
-    if group.kind() == Gso::None {
-        return Some(plain);
-    }
-    Some(VnetHeader {
-        gso: group.kind,
-        header_len: u16::try_from(group.header_len).ok()?,
-        gso_size: u16::try_from(group.size).ok()?,
-        ..plain
-    })
-}
-
-fn write_merged_headers(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
+/// Turns the headers of a group's first packet into those of the merged one, with a partial checksum.
+fn write_merged_headers(group: &Group, first: &mut [u8]) -> Option<()> {
     let length = group.total - group.transport;
-    let protocol = group.protocol;
-    let pseudo = match group.kind {
-        Gso::Tcp6 => checksum::pseudo_header_sum(
-            first.get(8..24)?,
-            first.get(24..40)?,
-            protocol,
-            u32::try_from(length).ok()?,
-        ),
-        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo_header_sum(
-            first.get(8..24)?,
-            first.get(24..40)?,
-            protocol,
-            u32::try_from(length).ok()?,
-        ),
-        _ => checksum::pseudo_header_sum(
-            first.get(12..16)?,
-            first.get(16..20)?,
-            protocol,
-            u32::try_from(length).ok()?,
-        ),
-    };
-    if first.first()? >> 4 == 4 {
-        write_word(first, 2, u16::try_from(group.total).ok()?)?;
-        write_word(first, 10, 0)?;
-        let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(
-            first.get(..group.transport)?,
-            0,
-        ));
-        write_word(first, 10, sum)?;
-    } else {
-        write_word(first, 4, u16::try_from(group.total - 40).ok()?)?;
-    }
-    let csum_offset = if protocol == TCP {
-        if group.push {
-            *first.get_mut(group.transport + 13)? |= PSH;
-        }
-        TCP_FIELD
-    } else {
+    // Packets with IP options or extension headers are not merged.
+    let family = if group.transport == V4_HEADER { Family::V4 } else { Family::V6 };
+    let addresses = first.get(place_of_addresses(family))?;
+    let pseudo =
+        checksum::pseudo_header_sum(addresses, group.protocol, u32::try_from(length).ok()?);
+    set_total_length(first, group.total)?;
+    if group.protocol == UDP {
         write_word(first, group.transport + 4, u16::try_from(length).ok()?)?;
-        UDP_FIELD
-    };
-    write_word(first, group.transport + csum_offset, checksum::fold_sum(pseudo))?;
-    Some(VnetHeader {
-        needs_csum: true,
-        gso: group.kind,
-        header_len: u16::try_from(group.header_len).ok()?,
-        gso_size: u16::try_from(group.size).ok()?,
-        csum_start: u16::try_from(group.transport).ok()?,
-        csum_offset: u16::try_from(csum_offset).ok()?,
-    })
+    } else if group.push {
+        *first.get_mut(group.transport + 13)? |= PSH;
+    }
+    let field = group.transport + checksum_field_offset(group.protocol)?;
+    write_word(first, field, checksum::fold_sum(pseudo))
 }
 
 /// A packet that can be merged.
+#[derive(Clone, Copy, Default)]
 struct Candidate {
     /// The offset of the payload in bytes.
     payload: usize,
@@ -375,18 +320,18 @@ impl Candidate {
         trusted: bool,
     ) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
-        let plain = if header.version == Version::V4 { 20 } else { 40 };
+        let plain = header.family.pick(V4_HEADER, V6_HEADER);
         if header.transport != plain || header.header_len != plain {
             return None;
         }
         let transport = packet.get(header.transport..)?;
-        let (own, sequence, push) = if header.protocol == TCP {
+        let payload = header.payload_offset(packet)?;
+        let (sequence, push) = if header.protocol == TCP {
             let head = transport.first_chunk::<20>()?;
-            let own = usize::from(head[12] >> 4) * 4;
-            if own < 20 || (head[13] != ACK && head[13] != ACK | PSH) {
+            if head[13] != ACK && head[13] != ACK | PSH {
                 return None;
             }
-            (own, u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
+            (u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
         } else {
             let head = transport.first_chunk::<8>()?;
             if head[6..8] == [0, 0]
@@ -394,16 +339,16 @@ impl Candidate {
             {
                 return None;
             }
-            (8, 0, false)
+            (0, false)
         };
-        let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
+        let size = packet.len().checked_sub(payload).filter(|size| *size > 0)?;
         if !trusted
             && checksum::fold_sum(checksum::ones_complement_sum(transport, pseudo)) != 0xffff
         {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);
-        Some(Self { payload: header.transport + own, size, next, push, sequence })
+        Some(Self { payload, size, next, push, sequence })
     }
 
     /// Whether it continues the group, whose first packet is `first`.

@@ -11,6 +11,8 @@ pub mod virtio;
 
 use crate::drop_error::DropError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use types::Family;
 
 /// Without options.
 pub(crate) const V4_HEADER: usize = 20;
@@ -19,18 +21,14 @@ pub(crate) const V6_HEADER: usize = 40;
 /// RFC 792.
 pub const ICMP: u8 = 1;
 pub(crate) const ICMP_V6: u8 = 58;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 /// The protocol of a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
 /// Maximum number of extension headers that the parser accepts, and their maximum length in bytes.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    V4,
-    V6,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
@@ -44,7 +42,7 @@ pub enum Fragment {
 /// The fields of an IP header that the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    pub version: Version,
+    pub family: Family,
     /// In bytes with options; 40 for IPv6.
     pub header_len: usize,
     /// The offset of the transport header in bytes, after extension headers; never beyond the end of the
@@ -90,7 +88,7 @@ impl Header {
             _ => Fragment::Later,
         };
         Ok(Self {
-            version: Version::V4,
+            family: Family::V4,
             header_len,
             transport: header_len,
             protocol: fixed[9],
@@ -111,10 +109,11 @@ impl Header {
         if total_len != packet.len() {
             return Err(DropError::Malformed);
         }
-        let (source, rest) = fixed[8..].split_first_chunk::<16>().ok_or(DropError::Short)?;
-        let destination: &[u8; 16] = rest.first_chunk().ok_or(DropError::Short)?;
+        let ([source, destination], _) = fixed[8..].as_chunks::<16>() else {
+            return Err(DropError::Short);
+        };
         let mut header = Self {
-            version: Version::V6,
+            family: Family::V6,
             header_len: V6_HEADER,
             transport: V6_HEADER,
             protocol: fixed[6],
@@ -166,6 +165,18 @@ impl Header {
         }
         Ok(())
     }
+
+    /// The offset of the payload of a TCP or UDP packet in bytes, maybe beyond its end. `None` for another
+    /// protocol or a TCP header that is too short.
+    #[inline]
+    pub(crate) fn payload_offset(&self, packet: &[u8]) -> Option<usize> {
+        let own = match self.protocol {
+            TCP => usize::from(packet.get(self.transport + 12)? >> 4) * 4,
+            UDP => return Some(self.transport + 8),
+            _ => return None,
+        };
+        (own >= 20).then_some(self.transport + own)
+    }
 }
 
 /// The packet length from the IP header in bytes, without padding after the packet.
@@ -192,39 +203,73 @@ fn is_extension(protocol: u8) -> bool {
     matches!(protocol, 0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140)
 }
 
+/// `None` beyond the end of `bytes`.
+#[inline]
+#[must_use]
+pub(crate) fn read_word(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
+}
+
+/// `None` beyond the end of `bytes`.
+#[inline]
+pub(crate) fn write_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
+    Some(())
+}
+
+/// Where an IP header has the source and the destination.
+#[inline]
+pub(crate) fn place_of_addresses(family: Family) -> Range<usize> {
+    family.pick(12..V4_HEADER, 8..V6_HEADER)
+}
+
+/// Writes the length of a packet into its IP header, and the checksum of an IPv4 header.
+#[inline]
+pub(crate) fn set_total_length(header: &mut [u8], total: usize) -> Option<()> {
+    let first = *header.first()?;
+    if first >> 4 == 6 {
+        return write_word(header, 4, u16::try_from(total - V6_HEADER).ok()?);
+    }
+    write_word(header, 2, u16::try_from(total).ok()?)?;
+    write_word(header, 10, 0)?;
+    let own = header.get(..usize::from(first & 15) * 4)?;
+    let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(own, 0));
+    write_word(header, 10, sum)
+}
+
 /// Updates the IPv4 checksum too. A TTL of 0 stays 0. Only IP packets change.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
-    match packet.first().map(|first| first >> 4) {
-        Some(4) => {
-            if let Some(fixed) = packet.first_chunk_mut::<V4_HEADER>() {
-                let ttl = fixed[8].saturating_sub(1);
-                set_v4_word_and_checksum(fixed, 8, [ttl, fixed[9]]);
-            }
-        }
-        Some(6) => {
-            if let Some(fixed) = packet.first_chunk_mut::<V6_HEADER>() {
-                fixed[7] = fixed[7].saturating_sub(1);
-            }
-        }
-        _ => (),
-    }
+    change_header(
+        packet,
+        |v4| set_v4_word_and_checksum(v4, 8, [v4[8].saturating_sub(1), v4[9]]),
+        |v6| v6[7] = v6[7].saturating_sub(1),
+    );
 }
 
 /// Updates the IPv4 checksum too. Only IP packets change.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;
+    change_header(
+        packet,
+        |v4| set_v4_word_and_checksum(v4, 0, [v4[0], v4[1] & !3 | ecn]),
+        |v6| v6[1] = v6[1] & !0x30 | ecn << 4,
+    );
+}
+
+#[inline]
+fn change_header(
+    packet: &mut [u8],
+    v4: impl FnOnce(&mut [u8; V4_HEADER]),
+    v6: impl FnOnce(&mut [u8; V6_HEADER]),
+) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
-            if let Some(fixed) = packet.first_chunk_mut::<V4_HEADER>() {
-                set_v4_word_and_checksum(fixed, 0, [fixed[0], fixed[1] & !3 | ecn]);
-            }
+            packet.first_chunk_mut().map(v4);
         }
         Some(6) => {
-            if let Some(fixed) = packet.first_chunk_mut::<V6_HEADER>() {
-                fixed[1] = fixed[1] & !0x30 | ecn << 4;
-            }
+            packet.first_chunk_mut().map(v6);
         }
         _ => (),
     }

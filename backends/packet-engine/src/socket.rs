@@ -12,6 +12,7 @@ pub mod endpoint;
 use crate::error::EngineError;
 use crate::features::Features;
 use crate::socket::endpoint::Endpoint;
+use nix::sys::socket::SockaddrStorage;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
@@ -28,11 +29,23 @@ const BUFFER: libc::c_int = 8 << 20;
 /// The largest payload of one send in bytes, for both families.
 pub const LARGEST: usize = 65_487;
 
-const UDP_SEGMENT: libc::c_int = 103;
-const UDP_GRO: libc::c_int = 104;
+/// What the engine's threads need of a socket, so that tests can inject errors.
+pub(crate) trait Port: AsFd {
+    fn is_ipv6(&self) -> bool;
+    /// Fills at most `most` receive buffers and returns their number. `WouldBlock` if no datagram waits.
+    fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
+    /// Sends until a send fails. Returns the number of sent messages, and the error of the next one. If the
+    /// kernel refuses the source address of a message, it leaves from the address that the route selects.
+    fn send(
+        &self,
+        sender: &mut Sender,
+        messages: &[Message],
+        pieces: Pieces<'_>,
+    ) -> (usize, Option<io::Error>);
+}
 
 pub struct Socket {
-    fd: OwnedFd,
+    socket: socket2::Socket,
     family: Family,
 }
 
@@ -51,10 +64,10 @@ impl Socket {
         if features.queues > 1 && port != 0 {
             socket.set_reuse_port(true)?;
         }
-        let socket = Self { fd: socket.into(), family: address.into() };
+        let socket = Self { socket, family: address.into() };
         // The address may be assigned to this host only later.
         socket.set_freebind(true);
-        socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
+        socket.socket.bind(&SocketAddr::new(address, port).into())?;
         socket.set_buffers_and_options(features, port != 0, address.is_unspecified());
         Ok(socket)
     }
@@ -72,30 +85,24 @@ impl Socket {
         port: u16,
         features: &Features,
     ) -> Result<Self, EngineError> {
-        let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
-        match bound {
-            Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
-                let socket = Self { fd, family: address.into() };
-                let _ = nix::fcntl::fcntl(
-                    &socket.fd,
-                    nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
-                );
-                socket.set_buffers_and_options(features, true, address.is_unspecified());
-                Ok(socket)
-            }
-            Ok(found) => {
-                Err(EngineError::OtherSocket { wanted: SocketAddr::new(address, port), found })
-            }
-            Err(error) => Err(EngineError::NotSocket { errno: error.into() }),
+        let socket = socket2::Socket::from(fd);
+        let bound = socket
+            .local_addr()
+            .map_err(|error| EngineError::NotSocket { errno: error.into() })?
+            .as_socket();
+        let wanted = SocketAddr::new(address, port);
+        if bound.is_none_or(|bound| (bound.ip(), bound.port()) != (address, port)) {
+            return Err(EngineError::OtherSocket { wanted, found: bound });
         }
+        let _ = socket.set_nonblocking(true);
+        let socket = Self { socket, family: address.into() };
+        socket.set_buffers_and_options(features, true, address.is_unspecified());
+        Ok(socket)
     }
 
     /// `IP_FREEBIND`: whether the socket may use addresses that this host does not have.
     fn set_freebind(&self, free: bool) {
-        let (level, freebind) = self
-            .family
-            .pick((libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND));
-        let _ = self.set(level, freebind, libc::c_int::from(free));
+        self.set_of_family(libc::IP_FREEBIND, libc::IPV6_FREEBIND, free.into());
     }
 
     /// Sets buffer sizes and kernel features. `any`: the socket is bound to all addresses of this host.
@@ -115,50 +122,39 @@ impl Socket {
             self.set_freebind(false);
         }
         // An outer packet that is too large for a part of the path is then fragmented, not dropped.
-        let (level, discover) = self.family.pick(
-            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
-            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-        );
-        let _ = self.set(level, discover, libc::IP_PMTUDISC_DONT);
+        self.set_of_family(libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
         if receives {
-            let (level, tos) = self.family.pick(
-                (libc::IPPROTO_IP, libc::IP_RECVTOS),
-                (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
-            );
-            let _ = self.set(level, tos, 1);
+            self.set_of_family(libc::IP_RECVTOS, libc::IPV6_RECVTCLASS, 1);
             // Set in any case: an inherited socket may have it enabled.
-            let _ = self.set(libc::SOL_UDP, UDP_GRO, libc::c_int::from(features.gro));
-            let (level, info) = self.family.pick(
-                (libc::IPPROTO_IP, libc::IP_PKTINFO),
-                (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-            );
-            let _ = self.set(level, info, libc::c_int::from(any));
+            let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, features.gro.into());
+            self.set_of_family(libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, any.into());
         }
+    }
+
+    /// Sets the option of the socket's family, if the kernel has it.
+    fn set_of_family(&self, v4: libc::c_int, v6: libc::c_int, value: libc::c_int) {
+        let (level, name) = self.family.pick((libc::IPPROTO_IP, v4), (libc::IPPROTO_IPV6, v6));
+        let _ = self.set(level, name, value);
     }
 
     fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
         let size = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option's value is one int, which lives until the call returns.
         let result = unsafe {
-            libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size)
+            libc::setsockopt(self.socket.as_raw_fd(), level, name, (&raw const value).cast(), size)
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    #[must_use]
-    pub fn is_ipv6(&self) -> bool {
-        self.family.is_v6()
-    }
-
     /// In bytes as the kernel counts them: twice what was requested.
     pub(crate) fn receive_buffer(&self) -> usize {
-        socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
+        self.socket.recv_buffer_size().unwrap_or(0)
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -171,6 +167,23 @@ pub struct Piece {
     pub at: u32,
     /// In bytes.
     pub len: u32,
+}
+
+/// The pieces of messages, and the buffers that hold them.
+#[derive(Clone, Copy)]
+pub struct Pieces<'b> {
+    pub all: &'b [Piece],
+    /// Generated headers.
+    pub made: &'b [u8],
+    /// Packets.
+    pub read: &'b [u8],
+}
+
+impl Pieces<'_> {
+    fn bytes(&self, piece: &Piece) -> Option<&[u8]> {
+        let buffer = if piece.made { self.made } else { self.read };
+        buffer.get(piece.at as usize..(piece.at + piece.len) as usize)
+    }
 }
 
 /// One send to one peer: a datagram, or several of one size.
@@ -190,10 +203,13 @@ pub struct Message {
     pub socket: usize,
 }
 
-/// Room for control messages, aligned as the kernel requires.
+/// Control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL]);
+struct Control {
+    bytes: [u8; CONTROL],
+    used: usize,
+}
 
 /// The longest control messages of a family, in bytes: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an
 /// address of this host.
@@ -212,20 +228,50 @@ pub struct Sender {
 // SAFETY: the pointers in it are written and used within one call of `send_without_source_fallback`.
 unsafe impl Send for Sender {}
 
-impl Sender {
-    /// Sends until a send fails. Returns the number of sent messages, and the error of the next one. The
-    /// pieces are in `made` and `read`. If the kernel refuses the source address of a message, it leaves from
-    /// the address that the route selects.
-    pub fn send(
-        &mut self,
-        socket: &Socket,
+impl Port for Socket {
+    fn is_ipv6(&self) -> bool {
+        self.family.is_v6()
+    }
+
+    fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize> {
+        receiver.vectors.clear();
+        for slot in receiver.buffer.chunks_exact_mut(STRIDE) {
+            receiver
+                .vectors
+                .push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
+        }
+        let rest = receiver.names.iter_mut().zip(&mut receiver.controls).zip(&mut receiver.vectors);
+        for (header, ((name, control), vector)) in receiver.headers.iter_mut().zip(rest) {
+            header.msg_len = 0;
+            header.msg_hdr.msg_name = (&raw mut *name).cast();
+            header.msg_hdr.msg_namelen = size_of_val(name) as libc::socklen_t;
+            header.msg_hdr.msg_iov = &raw mut *vector;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = CONTROL as _;
+            header.msg_hdr.msg_flags = 0;
+        }
+        let count = receiver.headers.len().min(most) as libc::c_uint;
+        // SAFETY: each header points at its own name, control and buffer of the receiver.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                receiver.headers.as_mut_ptr(),
+                count,
+                0,
+                std::ptr::null_mut(),
+            )
+        };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn send(
+        &self,
+        sender: &mut Sender,
         messages: &[Message],
-        pieces: &[Piece],
-        made: &[u8],
-        read: &[u8],
+        pieces: Pieces<'_>,
     ) -> (usize, Option<io::Error>) {
-        let (mut done, mut error) =
-            self.send_without_source_fallback(socket, messages, pieces, made, read);
+        let (mut done, mut error) = sender.send_without_source_fallback(self, messages, pieces);
         // The source is not an address of this host: ENETUNREACH for IPv4, EINVAL for IPv6.
         let lost = |error: &io::Error| {
             matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL))
@@ -234,30 +280,25 @@ impl Sender {
             && failed.to.source.is_some()
         {
             let plain = Message { to: failed.to.to.into(), ..failed.clone() };
-            (_, error) = self.send_without_source_fallback(
-                socket,
-                std::slice::from_ref(&plain),
-                pieces,
-                made,
-                read,
-            );
+            (_, error) = sender.send_without_source_fallback(self, &[plain], pieces);
             // If this also fails, the source was not the cause.
             if error.is_some() {
                 break;
             }
-            if !self.refused.contains(&failed.to) {
-                self.refused.push(failed.to);
+            if !sender.refused.contains(&failed.to) {
+                sender.refused.push(failed.to);
             }
             done += 1;
-            let rest = messages.get(done..).filter(|rest| !rest.is_empty());
-            let Some(rest) = rest else { break };
+            let rest = messages.get(done..).unwrap_or_default();
             let more;
-            (more, error) = self.send_without_source_fallback(socket, rest, pieces, made, read);
+            (more, error) = sender.send_without_source_fallback(self, rest, pieces);
             done += more;
         }
         (done, error)
     }
+}
 
+impl Sender {
     /// Endpoints whose source the kernel refused since the last call, most likely because this host has lost
     /// the address.
     pub fn take_refused_endpoints(&mut self) -> Vec<Endpoint> {
@@ -268,9 +309,7 @@ impl Sender {
         &mut self,
         socket: &Socket,
         messages: &[Message],
-        pieces: &[Piece],
-        made: &[u8],
-        read: &[u8],
+        pieces: Pieces<'_>,
     ) -> (usize, Option<io::Error>) {
         self.vectors.clear();
         self.controls.clear();
@@ -280,28 +319,15 @@ impl Sender {
         self.vectors.reserve(messages.iter().map(|message| message.pieces.len()).sum());
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
-        self.headers.reserve(messages.len());
-        let mut broken = None;
         for message in messages {
             let from = self.vectors.len();
-            let bytes_of = |piece: &Piece| {
-                let source = if piece.made { made } else { read };
-                source.get(piece.at as usize..(piece.at + piece.len) as usize)
-            };
-            let pieces = pieces.get(message.pieces.clone());
-            self.vectors.extend(pieces.into_iter().flatten().map_while(bytes_of).map(|bytes| {
+            let own = pieces.all.get(message.pieces.clone()).unwrap_or_default();
+            self.vectors.extend(own.iter().filter_map(|piece| pieces.bytes(piece)).map(|bytes| {
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
             }));
-            // A datagram without a piece would be another datagram.
-            if pieces.is_none_or(|pieces| pieces.len() != self.vectors.len() - from) {
-                debug_assert!(false, "the pieces of a message are inside the buffers");
-                broken = Some(io::ErrorKind::InvalidData.into());
-                break;
-            }
             let length = self.vectors.len() - from;
-            let mut control = Control([0; CONTROL]);
-            let used = write_control_messages(&mut control, message, socket.family);
-            self.controls.push(control);
+            debug_assert_eq!(length, message.pieces.len(), "all pieces are inside the buffers");
+            self.controls.push(Control::of_message(message, socket.family));
             self.names.push(message.to.to.into());
             // SAFETY: all zeros is a value of mmsghdr.
             let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
@@ -311,76 +337,26 @@ impl Sender {
             }
             header.msg_hdr.msg_iov = self.vectors.as_mut_ptr().wrapping_add(from);
             header.msg_hdr.msg_iovlen = length as _;
-            if let (Some(control), true) = (self.controls.last_mut(), used > 0) {
-                header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
-                header.msg_hdr.msg_controllen = used as _;
+            if let Some(control) = self.controls.last_mut() {
+                header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
+                header.msg_hdr.msg_controllen = control.used as _;
             }
             self.headers.push(header);
-        }
-        let fd = socket.fd.as_raw_fd();
-        if let [one] = self.headers.as_slice() {
-            // SAFETY: the header points at names, vectors and controls of this object and at the caller's slices, alive until here.
-            let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, 0) };
-            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, broken) };
         }
         let mut done = 0;
         while let Some(rest) = self.headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let count = rest.len().min(1024) as libc::c_uint;
-            // SAFETY: as above; the kernel writes msg_len into the headers, which are ours.
-            let sent = unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), count, 0) };
+            // SAFETY: the headers point at names, vectors and controls of this object and at the caller's slices, alive until here. The kernel
+            // writes msg_len into the headers, which are ours.
+            let sent =
+                unsafe { libc::sendmmsg(socket.socket.as_raw_fd(), rest.as_mut_ptr(), count, 0) };
             match usize::try_from(sent) {
                 Ok(sent) if sent > 0 => done += sent,
                 _ => return (done, Some(io::Error::last_os_error())),
             }
         }
-        (done, broken)
+        (done, None)
     }
-}
-
-/// Writes the control messages of a send, and returns their length in bytes.
-fn write_control_messages(control: &mut Control, message: &Message, family: Family) -> usize {
-    let mut used = 0;
-    if message.count > 1 {
-        used = append_control_message(
-            control,
-            used,
-            libc::SOL_UDP,
-            UDP_SEGMENT,
-            &u16::try_from(message.segment).unwrap_or(u16::MAX).to_ne_bytes(),
-        );
-    }
-    if message.tos != 0 {
-        let (level, name) =
-            family.pick((libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS));
-        used = append_control_message(
-            control,
-            used,
-            level,
-            name,
-            &libc::c_int::from(message.tos).to_ne_bytes(),
-        );
-    }
-    // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface stays 0: the route selects it.
-    match message.to.source {
-        Some(IpAddr::V4(source)) if family.is_v4() => {
-            let mut info = [0; 12];
-            info[4..8].copy_from_slice(&source.octets());
-            used = append_control_message(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-        }
-        Some(IpAddr::V6(source)) if family.is_v6() => {
-            let mut info = [0; 20];
-            info[..16].copy_from_slice(&source.octets());
-            used = append_control_message(
-                control,
-                used,
-                libc::IPPROTO_IPV6,
-                libc::IPV6_PKTINFO,
-                &info,
-            );
-        }
-        _ => {}
-    }
-    used
 }
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -389,28 +365,56 @@ const fn aligned_cmsg_length(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
-/// Appends a control message (cmsg(3)) at offset `at`, and returns the offset after it.
-fn append_control_message(
-    control: &mut Control,
-    at: usize,
-    level: libc::c_int,
-    name: libc::c_int,
-    data: &[u8],
-) -> usize {
-    // SAFETY: all zeros is a value of cmsghdr; musl's has padding that cannot be set otherwise.
-    let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
-    head.cmsg_len = (aligned_cmsg_length(HEADER) + data.len()) as _;
-    head.cmsg_level = level;
-    head.cmsg_type = name;
-    // SAFETY: a cmsghdr is plain data of HEADER bytes without uninitialised padding: it began as zeros.
-    let bytes = unsafe { std::slice::from_raw_parts((&raw const head).cast::<u8>(), HEADER) };
-    let end = at + aligned_cmsg_length(HEADER) + aligned_cmsg_length(data.len());
-    let Some(room) = control.0.get_mut(at..end) else {
-        return at;
-    };
-    room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    room.iter_mut().skip(aligned_cmsg_length(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
-    end
+impl Control {
+    const EMPTY: Self = Self { bytes: [0; CONTROL], used: 0 };
+
+    /// The control messages of a send.
+    fn of_message(message: &Message, family: Family) -> Self {
+        let mut control = Self::EMPTY;
+        if message.count > 1 {
+            let segment = u16::try_from(message.segment).unwrap_or(u16::MAX);
+            control.append(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+        }
+        let level = family.pick(libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+        if message.tos != 0 {
+            let name = family.pick(libc::IP_TOS, libc::IPV6_TCLASS);
+            control.append(level, name, &libc::c_int::from(message.tos).to_ne_bytes());
+        }
+        // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface stays 0: the route selects it.
+        match message.to.source {
+            Some(IpAddr::V4(source)) if family.is_v4() => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&source.octets());
+                control.append(level, libc::IP_PKTINFO, &info);
+            }
+            Some(IpAddr::V6(source)) if family.is_v6() => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&source.octets());
+                control.append(level, libc::IPV6_PKTINFO, &info);
+            }
+            _ => {}
+        }
+        control
+    }
+
+    /// Appends a control message (cmsg(3)).
+    fn append(&mut self, level: libc::c_int, name: libc::c_int, data: &[u8]) {
+        // SAFETY: all zeros is a value of cmsghdr; musl's has padding that cannot be set otherwise.
+        let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        head.cmsg_len = (aligned_cmsg_length(HEADER) + data.len()) as _;
+        head.cmsg_level = level;
+        head.cmsg_type = name;
+        // SAFETY: a cmsghdr is plain data of HEADER bytes without uninitialised padding: it began as zeros.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const head).cast::<u8>(), HEADER) };
+        let end = self.used + aligned_cmsg_length(HEADER) + aligned_cmsg_length(data.len());
+        let Some(room) = self.bytes.get_mut(self.used..end) else {
+            return;
+        };
+        room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        let room = room.iter_mut().skip(aligned_cmsg_length(HEADER));
+        room.zip(data).for_each(|(to, from)| *to = *from);
+        self.used = end;
+    }
 }
 
 /// What one filled receive buffer holds: one or more datagrams.
@@ -428,11 +432,19 @@ pub struct RecvMeta {
     pub truncated: bool,
 }
 
+impl RecvMeta {
+    /// The places of datagrams of `size` bytes, of which the last may be shorter; at least one, which may be
+    /// empty.
+    pub(crate) fn datagrams(&self, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (Range { start, end }, size) = (self.at.clone(), size.max(1));
+        (start..end.max(start + 1)).step_by(size).map(move |at| at..end.min(at + size))
+    }
+}
+
 /// Receiver of datagrams with its own buffers.
 pub struct Receiver {
     buffer: Vec<u8>,
-    slots: usize,
-    names: Vec<libc::sockaddr_storage>,
+    names: Vec<SockaddrStorage>,
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
@@ -445,13 +457,12 @@ impl Receiver {
     #[must_use]
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
-        let (name, header): (libc::sockaddr_storage, libc::mmsghdr) =
+        let (name, header): (SockaddrStorage, libc::mmsghdr) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         Self {
             buffer: vec![0; slots * STRIDE],
-            slots,
             names: vec![name; slots],
-            controls: vec![Control([0; CONTROL]); slots],
+            controls: vec![Control::EMPTY; slots],
             vectors: Vec::with_capacity(slots),
             headers: vec![header; slots],
         }
@@ -460,43 +471,6 @@ impl Receiver {
     /// The memory that the ranges in [`RecvMeta`] refer to.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
-    }
-
-    /// Fills at most `most` buffers and returns their number. `WouldBlock` means that no datagram waits.
-    pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
-        self.vectors.clear();
-        for slot in self.buffer.chunks_exact_mut(STRIDE) {
-            self.vectors.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
-        }
-        let rest = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.vectors);
-        for (header, ((name, control), vector)) in self.headers.iter_mut().zip(rest) {
-            header.msg_len = 0;
-            header.msg_hdr.msg_name = (&raw mut *name).cast();
-            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_hdr.msg_iov = &raw mut *vector;
-            header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_hdr.msg_controllen = control.0.len() as _;
-            header.msg_hdr.msg_flags = 0;
-        }
-        let fd = socket.fd.as_raw_fd();
-        if let ([one], true) = (self.headers.as_mut_slice(), self.slots == 1) {
-            // SAFETY: the header points at a name, a control and a slot of this object.
-            let length = unsafe { libc::recvmsg(fd, &raw mut one.msg_hdr, 0) };
-            one.msg_len = u32::try_from(length).map_err(|_| io::Error::last_os_error())?;
-            return Ok(1);
-        }
-        // SAFETY: each header points at its own name, control and slot of this object; there are `slots` of each.
-        let count = unsafe {
-            libc::recvmmsg(
-                fd,
-                self.headers.as_mut_ptr(),
-                self.slots.min(most) as libc::c_uint,
-                0,
-                std::ptr::null_mut(),
-            )
-        };
-        usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
     /// The metadata of a buffer that the last call filled; `None` if the sender has no IP address.
@@ -512,7 +486,7 @@ impl Receiver {
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         };
         let used = usize::try_from(header.msg_hdr.msg_controllen).unwrap_or(0);
-        let mut rest = self.controls.get(index)?.0.get(..used).unwrap_or_default();
+        let mut rest = self.controls.get(index)?.bytes.get(..used).unwrap_or_default();
         while rest.len() >= HEADER {
             // SAFETY: there are HEADER bytes, read without regard to alignment.
             let head: libc::cmsghdr = unsafe { std::ptr::read_unaligned(rest.as_ptr().cast()) };
@@ -521,7 +495,7 @@ impl Receiver {
                 break;
             };
             match (head.cmsg_level, head.cmsg_type) {
-                (libc::SOL_UDP, UDP_GRO) => {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
                     let size = data.first_chunk::<4>().map_or(0, |size| u32::from_ne_bytes(*size));
                     meta.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
@@ -546,34 +520,9 @@ impl Receiver {
     }
 }
 
-fn decode_socket_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match libc::c_int::from(name.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the kernel wrote a sockaddr_in, as the family says; a storage is large enough and aligned for it.
-            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
-            Some(
-                SocketAddrV4::new(
-                    Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)),
-                    u16::from_be(name.sin_port),
-                )
-                .into(),
-            )
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above, with a sockaddr_in6.
-            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
-            Some(
-                SocketAddrV6::new(
-                    Ipv6Addr::from(name.sin6_addr.s6_addr),
-                    u16::from_be(name.sin6_port),
-                    0,
-                    name.sin6_scope_id,
-                )
-                .into(),
-            )
-        }
-        _ => None,
-    }
+fn decode_socket_address(name: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = name.as_sockaddr_in().map(|name| SocketAddrV4::from(*name).into());
+    v4.or_else(|| name.as_sockaddr_in6().map(|name| SocketAddrV6::from(*name).into()))
 }
 
 #[cfg(test)]

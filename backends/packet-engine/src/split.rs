@@ -2,11 +2,14 @@
 //! the payload is not copied.
 
 use crate::drop_error::DropError;
-use crate::flow::{TCP, UDP, read_word, write_word};
 use crate::packet::checksum;
+use crate::packet::partial_checksum::{TCP_FIELD, UDP_FIELD};
 use crate::packet::virtio::{Gso, VnetHeader};
-use crate::packet::{Fragment, Header, Version};
+use crate::packet::{
+    Fragment, Header, TCP, UDP, place_of_addresses, read_word, set_total_length, write_word,
+};
 use std::ops::Range;
+use types::Family;
 
 /// The longest IP and transport headers of a GSO packet in bytes, with IPv6 extension headers.
 pub const HEADERS: usize = 192;
@@ -28,7 +31,7 @@ pub enum Split {
 /// How to split a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
-    version: Version,
+    family: Family,
     protocol: u8,
     /// The offset of the TCP or UDP header in bytes.
     transport: usize,
@@ -69,74 +72,50 @@ pub fn plan_split_or_complete_checksum(
     header: &Header,
     packet: &mut [u8],
 ) -> Result<Split, DropError> {
-    let protocol = match vnet.gso {
-        Gso::None => {
-            if vnet.needs_csum {
-                complete_checksum(vnet, packet)?;
-            }
-            return Ok(Split::Whole);
+    if vnet.gso == Gso::None {
+        if vnet.needs_csum {
+            complete_checksum(vnet.csum_start.into(), vnet.csum_offset.into(), packet)?;
         }
-        Gso::Tcp4 if header.version == Version::V4 => TCP,
-        Gso::Tcp6 if header.version == Version::V6 => TCP,
-        Gso::Udp => UDP,
-        Gso::Tcp4 | Gso::Tcp6 => return Err(DropError::BadOffload),
-    };
-    if header.protocol != protocol || header.fragment != Fragment::No || vnet.gso_size == 0 {
+        return Ok(Split::Whole);
+    }
+    if vnet.gso != Gso::of_protocol(header) || header.fragment != Fragment::No || vnet.gso_size == 0
+    {
         return Err(DropError::BadOffload);
     }
-    let own = match protocol {
-        TCP => usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4,
-        _ => 8,
-    };
-    let payload = header.transport + own;
-    if own < if protocol == TCP { 20 } else { 8 } || payload > HEADERS || payload > packet.len() {
-        return Err(DropError::BadOffload);
-    }
-    let addresses = source_and_destination(header.version, packet).ok_or(DropError::BadOffload)?;
-    let pseudo = checksum::pseudo_header_sum(addresses.0, addresses.1, protocol, 0);
+    let payload = header
+        .payload_offset(packet)
+        .filter(|payload| *payload <= HEADERS.min(packet.len()))
+        .ok_or(DropError::BadOffload)?;
+    let addresses = packet.get(place_of_addresses(header.family)).ok_or(DropError::BadOffload)?;
     let whole = Segments {
-        version: header.version,
-        protocol,
+        family: header.family,
+        protocol: header.protocol,
         transport: header.transport,
         payload,
         end: packet.len(),
         size: usize::from(vnet.gso_size),
-        pseudo,
+        pseudo: checksum::pseudo_header_sum(addresses, header.protocol, 0),
     };
-    if whole.count() <= 1 {
-        // A GSO packet with a single segment also has a partial checksum.
-        let partial = VnetHeader {
-            csum_start: u16::try_from(header.transport).map_err(|_| DropError::BadOffload)?,
-            csum_offset: if protocol == TCP { 16 } else { 6 },
-            ..*vnet
-        };
-        if vnet.needs_csum {
-            complete_checksum(&partial, packet)?;
-        }
-        return Ok(Split::Whole);
+    if whole.count() > 1 {
+        return Ok(Split::Segments(whole));
     }
-    Ok(Split::Segments(whole))
+    // A GSO packet with a single segment also has a partial checksum.
+    if vnet.needs_csum {
+        let field = if header.protocol == TCP { TCP_FIELD } else { UDP_FIELD };
+        complete_checksum(header.transport, field, packet)?;
+    }
+    Ok(Split::Whole)
 }
 
-/// Completes a partial checksum.
-fn complete_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), DropError> {
-    let start = usize::from(vnet.csum_start);
-    let at = start + usize::from(vnet.csum_offset);
+/// Completes the partial checksum at `start + offset`, which covers the packet from `start` on.
+fn complete_checksum(start: usize, offset: usize, packet: &mut [u8]) -> Result<(), DropError> {
     let covered = packet.get(start..).ok_or(DropError::BadOffload)?;
     let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(covered, 0));
-    if vnet.csum_offset == 6 && sum == 0 {
+    if offset == UDP_FIELD && sum == 0 {
         // In UDP zero means "no checksum" (RFC 768).
         sum = 0xffff;
     }
-    packet.get_mut(at..at + 2).ok_or(DropError::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
-    Ok(())
-}
-
-fn source_and_destination(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
-    match version {
-        Version::V4 => Some((packet.get(12..16)?, packet.get(16..20)?)),
-        Version::V6 => Some((packet.get(8..24)?, packet.get(24..40)?)),
-    }
+    write_word(packet, start + offset, sum).ok_or(DropError::BadOffload)
 }
 
 impl Segments {
@@ -169,19 +148,11 @@ impl Segments {
         let head = out.get_mut(..self.payload)?;
         head.copy_from_slice(packet.get(..self.payload)?);
         let total = self.payload + payload.len();
-        match self.version {
-            Version::V4 => {
-                write_word(head, 2, u16::try_from(total).ok()?)?;
-                let id = read_word(head, 4)?.wrapping_add(u16::try_from(index).ok()?);
-                write_word(head, 4, id)?;
-                write_word(head, 10, 0)?;
-                let own = usize::from(*head.first()? & 0xf) * 4;
-                let sum =
-                    checksum::checksum_from_sum(checksum::ones_complement_sum(head.get(..own)?, 0));
-                write_word(head, 10, sum)?;
-            }
-            Version::V6 => write_word(head, 4, u16::try_from(total - 40).ok()?)?,
+        if self.family.is_v4() {
+            let id = read_word(head, 4)?.wrapping_add(u16::try_from(index).ok()?);
+            write_word(head, 4, id)?;
         }
+        set_total_length(head, total)?;
         let length = total - self.transport;
         let field = if self.protocol == TCP {
             let at = self.transport + 4;
@@ -196,16 +167,15 @@ impl Segments {
             if index != 0 {
                 *flags &= !CWR;
             }
-            self.transport + 16
+            self.transport + TCP_FIELD
         } else {
             write_word(head, self.transport + 4, u16::try_from(length).ok()?)?;
-            self.transport + 6
+            self.transport + UDP_FIELD
         };
         write_word(head, field, 0)?;
-        let sum = checksum::ones_complement_sum(
-            head.get(self.transport..)?,
-            self.pseudo + pseudo_header_length_sum(length),
-        );
+        // Sums are over words in memory order, so the length's is right on machines of either byte order.
+        let length = checksum::pseudo_header_sum(&[], 0, u32::try_from(length).ok()?);
+        let sum = checksum::ones_complement_sum(head.get(self.transport..)?, self.pseudo + length);
         let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(payload, sum));
         if self.protocol == UDP && sum == 0 {
             sum = 0xffff;
@@ -213,13 +183,6 @@ impl Segments {
         write_word(head, field, sum)?;
         Some((self.payload, start..end))
     }
-}
-
-/// What the transport length adds to the checksum of the pseudo header.
-#[inline]
-fn pseudo_header_length_sum(length: usize) -> u64 {
-    // The sum is over words in memory order, so this is right on machines of either byte order.
-    checksum::pseudo_header_sum(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

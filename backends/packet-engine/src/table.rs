@@ -27,6 +27,16 @@ pub struct Networks {
     pub v6: Option<Ipv6Net>,
 }
 
+impl Networks {
+    #[inline]
+    fn contains(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => self.v4.is_some_and(|net| net.contains(&ip)),
+            IpAddr::V6(ip) => self.v6.is_some_and(|net| net.contains(&ip)),
+        }
+    }
+}
+
 /// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -61,20 +71,10 @@ pub struct TableSettings {
 /// Maps destinations to peers, and knows the sources that a peer may use.
 #[derive(Clone, Debug)]
 pub struct Table {
-    pub checks: Checks,
-    /// The MTU of the tunnel device in bytes.
-    pub mtu: u16,
-    /// See [`TableSettings::routed`].
-    pub routed: bool,
-    /// The UDP port of the encapsulation.
-    pub encap_port: u16,
-    /// To which peers send, if known.
-    pub address: Option<IpAddr>,
+    pub settings: TableSettings,
     /// Subnets that are left out, because their peer's address is itself inside a leased subnet. Datagrams to
     /// this peer would loop.
     pub refused: Vec<IpNet>,
-    networks: Nets,
-    own: Nets,
     peers: Vec<Peer>,
     subnets: DualPrefixes,
     /// Sorted.
@@ -115,14 +115,8 @@ impl Table {
         known_v6.sort_unstable();
         known_v6.dedup();
         Self {
-            checks: settings.checks,
-            mtu: settings.mtu,
-            routed: settings.routed,
-            encap_port: settings.encap_port,
-            address: settings.address,
+            settings,
             refused: Vec::new(),
-            networks: Nets::from_networks(&settings.networks),
-            own: Nets::from_networks(&settings.own),
             peers: peers.iter().map(|(_, peer)| *peer).collect(),
             subnets: DualPrefixes::build(peers.iter().map(|(subnet, _)| *subnet).zip(0..)),
             known_v4,
@@ -155,64 +149,29 @@ impl Table {
     /// Whether it is the tunnel's port at an address of a peer or of this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
-        to.port() == self.encap_port
-            && (self.is_peer_address(to.ip()) || self.address == Some(to.ip()))
+        to.port() == self.settings.encap_port
+            && (self.is_peer_address(to.ip()) || self.settings.address == Some(to.ip()))
     }
 
     /// In this node's subnets.
     #[inline]
     #[must_use]
     pub fn in_own_subnet(&self, ip: IpAddr) -> bool {
-        self.own.contains(ip)
+        self.settings.own.contains(ip)
     }
 
-    /// True for the broadcast address of this node's IPv4 subnet.
+    /// True for the last address of this node's IPv4 subnet, if it has more than two (RFC 919, RFC 3021).
     #[inline]
     #[must_use]
     pub fn is_own_broadcast(&self, ip: IpAddr) -> bool {
-        self.own.is_v4_broadcast(ip)
+        self.settings.own.v4.is_some_and(|net| net.prefix_len() < 31 && net.broadcast() == ip)
     }
 
     /// In the cluster's networks.
     #[inline]
     #[must_use]
     pub fn in_network(&self, ip: IpAddr) -> bool {
-        self.networks.contains(ip)
-    }
-}
-
-/// Networks as integers, for fast comparison.
-#[derive(Clone, Copy, Debug)]
-struct Nets {
-    v4: Option<(u32, u32)>,
-    v6: Option<(u128, u128)>,
-}
-
-impl Nets {
-    fn from_networks(nets: &Networks) -> Self {
-        Self {
-            v4: nets.v4.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
-            v6: nets.v6.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
-        }
-    }
-
-    #[inline]
-    fn contains(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
-            IpAddr::V6(ip) => self.v6.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
-        }
-    }
-
-    /// The last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
-    #[inline]
-    fn is_v4_broadcast(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(ip) => self
-                .v4
-                .is_some_and(|(net, mask)| mask < u32::MAX - 1 && ip.to_bits() == net | !mask),
-            IpAddr::V6(_) => false,
-        }
+        self.settings.networks.contains(ip)
     }
 }
 

@@ -3,9 +3,9 @@
 
 use crate::drop_error::DropError;
 use crate::flow::udp_destination;
+use crate::packet::Header;
 use crate::packet::martian::is_martian;
-use crate::packet::{Header, Version};
-use crate::table::{Checks, Peer, Table};
+use crate::table::{Checks, Peer, Table, TableSettings};
 use std::net::IpAddr;
 
 /// An ICMP error for the sender of a packet.
@@ -19,23 +19,17 @@ pub enum Icmp {
     TooBig(u16),
 }
 
-/// The verdict on a packet from the TUN device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outbound<'t> {
-    /// In a routed tunnel, with a decremented TTL.
-    Send(&'t Peer),
-    /// Drop it and send an ICMP error.
-    Reply(Icmp, DropError),
-    Drop(DropError),
-}
+/// Why a packet from the TUN device is dropped, and the ICMP error for its sender.
+pub type Rejection = (Option<Icmp>, DropError);
 
-/// For a GSO packet, `segment_len` is the length of its largest segment in bytes.
+/// The peer to which a packet from the TUN device is sent, in a routed tunnel with a decremented TTL. For a
+/// GSO packet, `segment_len` is the length of its largest segment in bytes.
 ///
 /// ```
 /// use etherparse::PacketBuilder;
 /// use packet_engine::packet::Header;
 /// use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
-/// use packet_engine::verdict::{Outbound, judge_outbound_packet};
+/// use packet_engine::verdict::judge_outbound_packet;
 ///
 /// let settings = TableSettings {
 ///     networks: Networks { v4: Some("10.244.0.0/16".parse()?), v6: None },
@@ -53,36 +47,35 @@ pub enum Outbound<'t> {
 /// let datagram = PacketBuilder::ipv4([10, 244, 1, 7], [10, 244, 2, 7], 64).udp(5000, 53);
 /// datagram.write(&mut packet, b"?")?;
 /// let header = Header::parse(&packet).unwrap();
-/// assert_eq!(judge_outbound_packet(&header, &packet, &table, None), Outbound::Send(&peer));
+/// assert_eq!(judge_outbound_packet(&header, &packet, &table, None), Ok(&peer));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[inline]
-#[must_use]
 pub fn judge_outbound_packet<'t>(
     header: &Header,
     packet: &[u8],
     table: &'t Table,
     segment_len: Option<usize>,
-) -> Outbound<'t> {
+) -> Result<&'t Peer, Rejection> {
     if is_nested(header, packet, table) {
-        return Outbound::Drop(DropError::Loop);
+        return Err((None, DropError::Loop));
     }
     if is_martian(&header.destination) {
-        return Outbound::Drop(DropError::Martian);
+        return Err((None, DropError::Martian));
     }
-    let Some(peer) = table.lookup(header.destination) else {
-        return Outbound::Reply(Icmp::NetUnreachable, DropError::NoRoute);
-    };
-    if header.version == Version::V6 && !peer.carries_v6 {
-        return Outbound::Reply(Icmp::NetUnreachable, DropError::NoV6Peer);
+    let unreachable = Some(Icmp::NetUnreachable);
+    let peer = table.lookup(header.destination).ok_or((unreachable, DropError::NoRoute))?;
+    if header.family.is_v6() && !peer.carries_v6 {
+        return Err((unreachable, DropError::NoV6Peer));
     }
-    if table.routed && header.ttl <= 1 {
-        return Outbound::Reply(Icmp::TimeExceeded, DropError::TtlExceeded);
+    let TableSettings { routed, mtu, .. } = table.settings;
+    if routed && header.ttl <= 1 {
+        return Err((Some(Icmp::TimeExceeded), DropError::TtlExceeded));
     }
-    if segment_len.unwrap_or(packet.len()) > usize::from(table.mtu) {
-        return Outbound::Reply(Icmp::TooBig(table.mtu), DropError::TooBig);
+    if segment_len.unwrap_or(packet.len()) > usize::from(mtu) {
+        return Err((Some(Icmp::TooBig(mtu)), DropError::TooBig));
     }
-    Outbound::Send(peer)
+    Ok(peer)
 }
 
 /// The packet arrived in a datagram from the address `from`. The error is the first reason to drop it.
@@ -93,7 +86,7 @@ pub fn judge_inbound_packet(
     from: IpAddr,
     table: &Table,
 ) -> Result<(), DropError> {
-    if table.checks != Checks::Off {
+    if table.settings.checks != Checks::Off {
         check_sender_and_addresses(header, from.to_canonical(), table)?;
     }
     if header.ttl == 0 {
@@ -134,7 +127,7 @@ fn check_sender_and_addresses(
     // If the network contains the nodes, their own addresses do not belong to pods.
     let of_a_pod = || table.in_network(header.source) && header.source != from;
     if table.in_own_subnet(header.source)
-        || !of_sender && (table.checks == Checks::Strict || of_a_pod())
+        || !of_sender && (table.settings.checks == Checks::Strict || of_a_pod())
     {
         return Err(DropError::Spoofed);
     }

@@ -45,22 +45,22 @@ pub(super) fn adopt(
         leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
-        if blackhole::is_replaced(net, route, want) {
-            have.0.entry(*key).or_insert(Value::Route(*route));
-        }
         // An object that appears while this daemon runs is not a leftover: an operator may want it.
-        if !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route) {
-            have.0.entry(*key).or_insert(Value::Route(*route));
-        }
-        let Some(public) = peers.get(net) else {
-            continue;
+        let bypasses =
+            !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route);
+        let leads_to_peer = peers.get(net).is_some_and(|public| {
+            route.dev.as_str().starts_with("flannel")
+                || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name)
+        });
+        let is_diverting = || {
+            want.0.keys().any(
+                |wanted| matches!(wanted, Key::Route(wider, _) if wider != net && wider.contains(net)),
+            )
         };
-        let theirs = route.dev.as_str().starts_with("flannel")
-            || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name);
-        let unwanted = want.0.keys().any(
-            |wanted| matches!(wanted, Key::Route(wider, _) if wider != net && wider.contains(net)),
-        );
-        if theirs && (want.0.contains_key(key) || unwanted) {
+        if blackhole::is_replaced(net, route, want)
+            || bypasses
+            || (leads_to_peer && (want.0.contains_key(key) || is_diverting()))
+        {
             have.0.entry(*key).or_insert(Value::Route(*route));
         }
     }

@@ -25,9 +25,9 @@ impl DeletionGuard {
         want: &KernelState,
         have: &KernelState,
         scope: &Scope,
-    ) -> Option<Instant> {
+    ) {
         if *self == DeletionGuard::Off {
-            return None;
+            return;
         }
         let encrypted = Encrypted::by(want);
         // Objects of former networks do not return with the store. Routes that bypass encryption are never kept, because they send packets unencrypted.
@@ -47,10 +47,10 @@ impl DeletionGuard {
         let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
-        let due = if let DeletionGuard::Waiting(due) = *self { due } else { now + DELETION_DELAY };
+        let due = self.due().unwrap_or(now + DELETION_DELAY);
         if going <= 3 || going * 5 <= marked || now >= due {
             *self = DeletionGuard::Off;
-            return None;
+            return;
         }
         if *self == DeletionGuard::Armed {
             tracing::warn!(
@@ -67,6 +67,13 @@ impl DeletionGuard {
             of_peers(key) && !stale(key, value) && !want.0.contains_key(key)
         };
         ops.retain(|op| !matches!(op, Op::Delete(key, value) if waits(key, value)));
-        Some(due)
+    }
+
+    /// When the delayed deletions are due; `None` without any.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self {
+            DeletionGuard::Waiting(due) => Some(*due),
+            DeletionGuard::Armed | DeletionGuard::Off => None,
+        }
     }
 }

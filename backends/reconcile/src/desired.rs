@@ -1,13 +1,13 @@
 //! The desired kernel state, computed from all leases or from a change of some leases. Both give
 //! the same state.
 
-use crate::plan::Plan;
-use crate::plan::{Eligible, peers};
+use crate::plan::{Plan, admits_peer, peers_by_age};
 use netstate::kernel::Facts;
 use netstate::object::{KernelState, Key, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use subnet_lease::{LeaseTable, Peer};
+use std::sync::Arc;
+use subnet_lease::{Lease, LeaseTable, Peer};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
@@ -29,8 +29,7 @@ impl Desired {
     /// If peers need different content for the same object, the oldest lease takes precedence, and
     /// the other peers are skipped.
     pub fn whole(plan: &dyn Plan, leases: &LeaseTable, facts: &Facts) -> Self {
-        let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
-        all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+        let all = peers_by_age(plan, leases, facts);
         match undisputed(plan, &all, facts) {
             Some(state) => Self { state, shared: BTreeSet::new() },
             None => Self::by_age(plan, &all, facts),
@@ -40,14 +39,15 @@ impl Desired {
     /// `all` begins with the peers of the oldest lease.
     fn by_age(plan: &dyn Plan, all: &[Peer<'_>], facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
-        // Both families of a lease may need the same object. They are adjacent in `all`.
-        let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
-        for peer in all {
-            let objects = plan.of_peer(peer, facts);
-            let keys: Vec<Key> = objects.iter().map(|(key, _)| *key).collect();
-            let halves = last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
-            desired.add(objects, if halves { &last.1 } else { &[] });
-            last = (Some(peer), keys);
+        for peers in all.chunk_by(have_same_lease) {
+            // Both families of a lease may need the same object.
+            let mut own = Vec::new();
+            for peer in peers {
+                let objects = plan.of_peer(peer, facts);
+                let keys = objects.iter().map(|(key, _)| *key).collect();
+                desired.add(objects, &own);
+                own = keys;
+            }
         }
         desired
     }
@@ -78,27 +78,14 @@ impl Desired {
         after: &LeaseTable,
         facts: &Facts,
     ) -> Option<Change> {
-        let eligible = Eligible::new(plan, &facts.underlay);
         let mut change = Change::default();
-        let mut wanted = BTreeMap::new();
         for (was, is) in before.changes(after) {
-            for (lease, objects) in [(was, &mut change.before.0), (is, &mut wanted)] {
-                let counts = lease.filter(|lease| {
-                    lease.subnets != plan.scope().own && plan.kinds().include(lease)
-                });
+            for (lease, objects) in [(was, &mut change.before.0), (is, &mut change.after.0)] {
+                let peers: Vec<Peer<'_>> = peers_of_lease(plan, lease)
+                    .filter(|peer| admits_peer(plan, &facts.underlay, peer))
+                    .collect();
                 let mut own = Vec::new();
-                for peer in counts
-                    .into_iter()
-                    .flat_map(|lease| Peer::of(lease))
-                    .filter(|peer| eligible.admits(peer))
-                {
-                    for object in plan.of_peer(&peer, facts) {
-                        // Both families of a lease may need the same object.
-                        if !own.contains(&object) {
-                            own.push(object);
-                        }
-                    }
-                }
+                add_objects(&mut own, plan, &peers, facts);
                 for (key, value) in own {
                     if objects.insert(key, value).is_some() {
                         return None;
@@ -110,10 +97,11 @@ impl Desired {
             change.before.0.iter().all(|(key, value)| {
                 !self.shared.contains(key) && self.state.0.get(key) == Some(value)
             });
-        let free = wanted
+        let free = change
+            .after
+            .0
             .keys()
             .all(|key| change.before.0.contains_key(key) || !self.state.0.contains_key(key));
-        change.after = KernelState(wanted);
         (alone && free).then_some(change)
     }
 
@@ -133,20 +121,8 @@ impl Desired {
 fn undisputed(plan: &dyn Plan, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());
-    // Both families of a lease may need the same object. They are adjacent in `all`.
-    let mut last: (Option<&Peer<'_>>, usize) = (None, 0);
-    for peer in all {
-        let other_half = if last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)) {
-            last.1
-        } else {
-            objects.len()
-        };
-        last = (Some(peer), objects.len());
-        for object in plan.of_peer(peer, facts) {
-            if !objects.iter().skip(other_half).any(|present| *present == object) {
-                objects.push(object);
-            }
-        }
+    for peers in all.chunk_by(have_same_lease) {
+        add_objects(&mut objects, plan, peers, facts);
     }
     objects.sort_unstable_by_key(|(key, _)| *key);
     objects
@@ -154,28 +130,47 @@ fn undisputed(plan: &dyn Plan, all: &[Peer<'_>], facts: &Facts) -> Option<Kernel
         .then(|| KernelState(objects.into_iter().collect()))
 }
 
-/// The peers' public addresses, if the plan needs to know which of them are on-link.
-pub fn on_link_queries(plan: &dyn Plan, leases: &LeaseTable) -> Vec<IpAddr> {
-    if !plan.needs_on_link() {
-        return Vec::new();
-    }
-    let queries: BTreeSet<IpAddr> =
-        leases.peers(&plan.scope().own, plan.kinds()).map(|peer| peer.public_ip).collect();
-    queries.into_iter().collect()
+fn have_same_lease(one: &Peer<'_>, other: &Peer<'_>) -> bool {
+    std::ptr::eq(one.lease, other.lease)
 }
 
-/// Like [`on_link_queries`], for changed leases alone.
-pub fn new_on_link_queries(
+/// Adds the objects of the peers of one lease. Both families may need the same object.
+fn add_objects(
+    objects: &mut Vec<(Key, Value)>,
     plan: &dyn Plan,
-    before: &LeaseTable,
-    after: &LeaseTable,
-) -> Vec<IpAddr> {
+    peers: &[Peer<'_>],
+    facts: &Facts,
+) {
+    let first = objects.len();
+    for object in peers.iter().flat_map(|peer| plan.of_peer(peer, facts)) {
+        if !objects.iter().skip(first).any(|present| *present == object) {
+            objects.push(object);
+        }
+    }
+}
+
+/// Empty if the lease is this node's or of another kind.
+fn peers_of_lease<'a>(
+    plan: &dyn Plan,
+    lease: Option<&'a Arc<Lease>>,
+) -> impl Iterator<Item = Peer<'a>> + use<'a> {
+    let (own, kinds) = (plan.scope().own, plan.kinds());
+    lease
+        .filter(|lease| lease.subnets != own && kinds.include(lease))
+        .into_iter()
+        .flat_map(|lease| Peer::of(lease))
+}
+
+/// The public addresses of peers with changed leases, if the plan needs to know which of them are
+/// on-link.
+pub fn on_link_queries(plan: &dyn Plan, before: &LeaseTable, after: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
     }
-    let new =
-        before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
-    let queries: BTreeSet<IpAddr> =
-        new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
+    let queries: BTreeSet<IpAddr> = before
+        .changes(after)
+        .flat_map(|(_, is)| peers_of_lease(plan, is))
+        .map(|peer| peer.public_ip)
+        .collect();
     queries.into_iter().collect()
 }

@@ -49,17 +49,12 @@ impl Failures {
         let failed: BTreeSet<usize> =
             errors.iter().filter_map(|error| Some(owner(error)?.0)).collect();
         let peers: BTreeSet<usize> = owners.values().copied().collect();
-        let of_family = |places: &BTreeSet<usize>, family: Family| {
-            places
-                .iter()
-                .filter(|place| {
-                    holders.get(**place).is_some_and(|holder| Family::from(holder.subnet) == family)
-                })
-                .count()
-        };
         let all_failed = Family::ALL.map(|family| {
-            of_family(&failed, family) > 1
-                && of_family(&failed, family) == of_family(&peers, family)
+            let count = |places: &BTreeSet<usize>| {
+                let holders = places.iter().filter_map(|place| holders.get(*place));
+                holders.filter(|holder| Family::from(holder.subnet) == family).count()
+            };
+            count(&failed) > 1 && count(&failed) == count(&peers)
         });
         let mut failures = Self::default();
         let mut reported = BTreeSet::new();

@@ -12,7 +12,6 @@ use netstate::underlay::Underlay;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
-use tokio::sync::Notify;
 use types::Subnets;
 
 /// The same for all backends.
@@ -30,19 +29,11 @@ pub(super) struct Goal {
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
-    /// The plan has changed, for example because of a new key.
-    pub replanned: Arc<Notify>,
 }
 
 impl Goal {
     pub(super) fn new(plan: Arc<dyn Plan>, underlay: &Underlay, options: Options) -> Self {
-        Self {
-            scope: plan.scope().clone(),
-            plan,
-            underlay: underlay.clone(),
-            options,
-            replanned: Arc::new(Notify::new()),
-        }
+        Self { scope: plan.scope().clone(), plan, underlay: underlay.clone(), options }
     }
 
     /// True if the data plane depends on this object. In a dual-stack network, it works even if one
@@ -50,12 +41,7 @@ impl Goal {
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
-            Key::Address(..) => !matches!(self.scope.own, Subnets::Both(..)),
-            Key::Fdb(..)
-            | Key::Neighbor(..)
-            | Key::WireguardPeer(..)
-            | Key::AllowedIp(..)
-            | Key::Route(..) => false,
+            key => matches!(key, Key::Address(..)) && !matches!(self.scope.own, Subnets::Both(..)),
         }
     }
 

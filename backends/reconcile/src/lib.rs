@@ -20,7 +20,7 @@ mod repairs;
 mod report;
 mod schedule;
 
-use crate::desired::{Desired, new_on_link_queries, on_link_queries};
+use crate::desired::{Desired, on_link_queries};
 use crate::plan::{Announced, Plan};
 use adopt::adopt;
 use deletion_guard::DeletionGuard;
@@ -29,8 +29,7 @@ pub use goal::Options;
 use mac_conflicts::MacConflicts;
 use netstate::diff::{diff, preserve};
 use netstate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
-use netstate::object::route::RouteKind;
-use netstate::object::{KernelState, Key, Op, Value};
+use netstate::object::{KernelState, Key, Op};
 use netstate::report::sighting::Sighting;
 use netstate::underlay::Underlay;
 use plan::holders;
@@ -40,8 +39,7 @@ use report::Report;
 use schedule::{CONFLICT_PAUSE, MAX_DELAY, QUIET, Schedule, backoff};
 use std::sync::Arc;
 use subnet_lease::LeaseTable;
-use tokio::sync::Notify;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use types::Problem;
@@ -82,8 +80,6 @@ struct Observed {
     known: Option<Known>,
     /// The errors of the last pass.
     errors: Vec<OpError>,
-    /// The last pass delayed deletions.
-    held: bool,
     /// The announcement after the last full pass.
     announced: Option<Announced>,
 }
@@ -99,24 +95,6 @@ struct Comparison {
     announced: Announced,
     desired: Desired,
     ops: Vec<Op>,
-    /// When delayed deletions are due.
-    held: Option<Instant>,
-}
-
-struct Pass {
-    announced: Option<Announced>,
-    errors: Vec<OpError>,
-    /// When delayed deletions are due.
-    held: Option<Instant>,
-    desired: Desired,
-}
-
-/// What remains after a pass.
-struct Outcome {
-    /// An operation failed, and the loop tries it again.
-    retry: bool,
-    /// When delayed deletions are due.
-    held: Option<Instant>,
 }
 
 /// What ended a wait of the loop.
@@ -149,54 +127,48 @@ impl Reconciler {
         };
         let mut tries = 0;
         loop {
-            let fatal = match reconciler.pass(leases, true).await {
-                Ok(pass) => pass.errors.into_iter().find(|error| reconciler.goal.needs(&error.key)),
+            let (error, may_be_temporary) = match reconciler.pass(leases, true).await {
+                Ok(_) => {
+                    let mut errors = reconciler.observed.errors.iter();
+                    let Some(error) = errors.find(|error| reconciler.goal.needs(&error.key)) else {
+                        return Ok(reconciler);
+                    };
+                    (error.clone().into(), error.kind != FailureKind::Unsupported)
+                }
                 Err(error) => {
                     reconciler.report.unreadable(&error);
-                    tries += 1;
-                    if tries == FIRST_TRIES {
-                        return Err(error);
-                    }
-                    sleep(backoff(tries)).await;
-                    continue;
+                    (error, true)
                 }
             };
-            let Some(error) = fatal else {
-                return Ok(reconciler);
-            };
             tries += 1;
-            // An unsupported operation will not work a second later. Other failures may be temporary.
-            if tries == FIRST_TRIES || error.kind == FailureKind::Unsupported {
-                return Err(error.into());
+            if tries == FIRST_TRIES || !may_be_temporary {
+                return Err(error);
             }
             sleep(backoff(tries)).await;
         }
     }
 
-    #[must_use]
-    pub fn plan(&self) -> Arc<dyn Plan> {
-        self.goal.plan.clone()
-    }
-
-    /// `fresh` is true if new inputs caused the pass.
-    async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
+    /// Gives the desired state. `fresh` is true if new inputs caused the pass.
+    async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Desired, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
         self.report.pass();
-        let Comparison { facts, announced, desired, ops, held } = self.compare(leases).await?;
+        self.report.comparing(true);
+        let comparison = self.compare(leases).await;
+        self.report.comparing(false);
+        let Comparison { facts, announced, desired, ops } = comparison?;
         let repair =
             self.observed.settled && !fresh && self.observed.facts.as_ref() == Some(&facts);
         // Forwarding comes before the routes that direct packets to it.
         self.kernel.forward(self.goal.plan.forwarding(leases, &facts));
         let (ops, errors) = self.apply(ops, &desired.state).await;
-        self.report.applied(&ops, &errors, repair.then_some(&self.observed.errors), || {
-            peers_of(&desired.state)
-        });
+        let repair = repair.then_some(&self.observed.errors);
+        self.report.applied(&ops, &errors, repair, &desired.state);
         let failures = self.goal.failures(&errors, leases, &facts);
-        self.report.state(&failures, held.is_some());
-        self.report.wanted(&desired.state);
+        let holds = self.guard.due().is_some();
+        self.report.state(&failures, holds);
         // The failure of a single peer may last for days. It must not hide changes that other programs make meanwhile.
-        self.observed.settled = failures.node.is_empty() && held.is_none();
+        self.observed.settled = failures.node.is_empty() && !holds;
         if self.observed.settled {
             self.goal.forget_former(&desired.state);
         }
@@ -206,15 +178,13 @@ impl Reconciler {
         if !errors.iter().any(|error| matches!(error.key, Key::Link(_))) {
             self.observed.announced = Some(announced);
         }
-        Ok(Pass { errors, held, desired, announced: self.observed.announced.clone() })
+        self.observed.errors = errors;
+        Ok(desired)
     }
 
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
-        let _comparing = self.report.compares();
-        let mut facts = self
-            .kernel
-            .facts(&self.goal.underlay, &on_link_queries(&*self.goal.plan, leases))
-            .await?;
+        let queries = on_link_queries(&*self.goal.plan, &LeaseTable::default(), leases);
+        let mut facts = self.kernel.facts(&self.goal.underlay, &queries).await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         // Computed before the state: the device must never have an older key than the announced one.
         let announced = self.goal.plan.announced(&facts);
@@ -238,8 +208,8 @@ impl Reconciler {
         );
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
-        let held = self.guard.hold_back(&mut ops, want, &have, &self.goal.scope);
-        Ok(Comparison { facts, announced, desired, ops, held })
+        self.guard.hold_back(&mut ops, want, &have, &self.goal.scope);
+        Ok(Comparison { facts, announced, desired, ops })
     }
 
     /// The attempted operations and the errors.
@@ -258,8 +228,9 @@ impl Reconciler {
         (ops, errors)
     }
 
-    /// Applies only the changes of leases; `None` if a full pass must follow instead.
-    async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
+    /// Applies only the changes of leases, and gives the desired state; `None` if a full pass must
+    /// follow instead.
+    async fn change(&mut self, leases: &LeaseTable) -> Option<Desired> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
         if !leases.unreadable().is_empty()
@@ -270,7 +241,7 @@ impl Reconciler {
             return None;
         }
         let facts = self.observed.facts.as_mut()?;
-        let queries = new_on_link_queries(&*self.goal.plan, &known.leases, leases);
+        let queries = on_link_queries(&*self.goal.plan, &known.leases, leases);
         if !queries.is_empty() {
             let near = self.kernel.on_link(&queries).await;
             facts.on_link.retain(|ip| queries.binary_search(ip).is_err());
@@ -282,15 +253,15 @@ impl Reconciler {
         let ops = diff(&change.after, &change.before);
         self.kernel.forward(self.goal.plan.forwarding(leases, facts));
         let errors = self.kernel.apply(&ops).await;
-        self.report.changed(&change);
         desired.take(change);
-        self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
+        self.report.applied(&ops, &errors, None, &desired.state);
         let failures = self.goal.failures(&errors, leases, facts);
         self.report.state(&failures, false);
         self.observed.settled = failures.node.is_empty();
         self.schedule.changed(began);
         self.report.took(began.elapsed());
-        Some(Pass { errors, held: None, desired, announced: self.observed.announced.clone() })
+        self.observed.errors = errors;
+        Some(desired)
     }
 
     /// Waits until the kernel sends no more notifications. If only leases changed, waits only for
@@ -326,7 +297,7 @@ impl Reconciler {
         tokio::select! {
             () = changed(&mut inputs.leases) => Woken { fresh: true, full_pass: false },
             () = changed(&mut inputs.underlay) => Woken { fresh: true, full_pass: true },
-            () = self.goal.replanned.notified() => Woken { fresh: true, full_pass: true },
+            () = wait_for_notification(self.goal.plan.replanned()) => Woken { fresh: true, full_pass: true },
             () = self.kernel.wait_for_change(&self.goal.scope, known) => Woken { fresh: false, full_pass: true },
             () = at(timer) => Woken { fresh: false, full_pass: true },
         }
@@ -345,13 +316,23 @@ impl Reconciler {
             let leases = self.take_inputs(&mut inputs, &mut woken);
             let change = if woken.full_pass { None } else { self.change(&leases).await };
             let pass = match change {
-                Some(pass) => Ok(pass),
+                Some(desired) => Ok(desired),
                 None => {
                     audit = self.goal.options.audit.map(|interval| Instant::now() + interval);
                     self.pass(&leases, woken.fresh).await
                 }
             };
-            let Outcome { retry, held } = self.conclude(pass, &leases, &out);
+            let (retry, held) = match pass {
+                Ok(desired) => {
+                    self.conclude(desired, &leases, &out);
+                    (!self.observed.errors.is_empty(), self.guard.due())
+                }
+                Err(error) => {
+                    self.report.unreadable(&error);
+                    self.observed.settled = false;
+                    (true, None)
+                }
+            };
             failures = if retry && !woken.fresh { failures + 1 } else { u32::from(retry) };
             let retry = retry.then(|| Instant::now() + backoff(failures));
             let wake = [audit, held, retry].into_iter().flatten().min();
@@ -386,31 +367,21 @@ impl Reconciler {
         inputs.leases.borrow_and_update().clone()
     }
 
-    /// Sends the announcement of the pass to `out`.
+    /// Sends the announcement of the pass to `out` if it is new.
     fn conclude(
         &mut self,
-        pass: Result<Pass, KernelError>,
+        desired: Desired,
         leases: &Arc<LeaseTable>,
         out: &watch::Sender<Announced>,
-    ) -> Outcome {
-        let pass = match pass {
-            Ok(pass) => pass,
-            Err(error) => {
-                self.report.unreadable(&error);
-                self.observed.settled = false;
-                return Outcome { retry: true, held: None };
-            }
-        };
-        if let Some(announced) = pass.announced {
-            publish(out, announced);
+    ) {
+        if let Some(announced) = &self.observed.announced {
+            out.send_if_modified(|last| std::mem::replace(last, announced.clone()) != *announced);
         }
         // Objects of an unreadable lease are in the kernel but do not follow from any lease.
-        let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
-        self.observed.known =
-            known.then_some(Known { desired: pass.desired, leases: leases.clone() });
-        self.observed.errors = pass.errors;
-        self.observed.held = pass.held.is_some();
-        Outcome { retry: !self.observed.errors.is_empty(), held: pass.held }
+        let known = self.observed.errors.is_empty()
+            && self.guard.due().is_none()
+            && leases.unreadable().is_empty();
+        self.observed.known = known.then(|| Known { desired, leases: leases.clone() });
     }
 
     /// Changes nothing in the kernel.
@@ -436,18 +407,12 @@ impl Reconciler {
             want,
             have,
             errors: self.observed.errors.clone(),
-            held: self.observed.held,
+            held: self.guard.due().is_some(),
             survey,
             own: self.goal.scope.own,
             holders,
             owners,
         })
-    }
-
-    /// A task uses it to tell the reconciler that the plan has changed.
-    #[must_use]
-    pub fn replanned(&self) -> Arc<Notify> {
-        self.goal.replanned.clone()
     }
 
     /// Other tasks use it while the reconciler runs.
@@ -459,25 +424,22 @@ impl Reconciler {
     /// Other tasks can read it while the reconciler runs.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
-        self.report.progress()
+        self.report.progress.clone()
     }
-}
-
-/// Sends an announcement only if it differs from the last one.
-fn publish(out: &watch::Sender<Announced>, announced: Announced) {
-    out.send_if_modified(|last| {
-        let new = *last != announced;
-        if new {
-            *last = announced;
-        }
-        new
-    });
 }
 
 /// Never ends after the last sender is gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Never ends without a source of notifications.
+async fn wait_for_notification(source: Option<&Notify>) {
+    match source {
+        Some(source) => source.notified().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -489,28 +451,12 @@ async fn at(then: Option<Instant>) {
     }
 }
 
-/// The first network in the order of keys, so that a range of keys from it contains all routes.
-fn subnet_floor() -> ipnet::IpNet {
-    ipnet::IpNet::V4(ipnet::Ipv4Net::default())
-}
-
 /// Removes the deletions of undesired devices from the end of `ops`, and gives them back.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
     let count = ops.iter().rev().take_while(unwanted).count();
     ops.split_off(ops.len() - count)
-}
-
-/// The number of routes to peers, or of allowed IPs if one route leads to all peers.
-fn peers_of(state: &KernelState) -> usize {
-    let to_peer =
-        |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
-    let allowed = state.0.keys().filter(|key| matches!(key, Key::AllowedIp(..))).count();
-    if allowed > 0 {
-        return allowed;
-    }
-    state.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count()
 }
 
 #[cfg(test)]

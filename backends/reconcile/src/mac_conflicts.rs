@@ -25,14 +25,12 @@ impl MacConflicts {
             let (Key::Link(name), Value::Link(spec)) = (key, value) else {
                 continue;
             };
-            let (Some(wanted), Some(found)) =
-                (spec.mac, have.link(*name).and_then(|link| link.mac))
-            else {
+            // A link of another kind under our name is not ours.
+            let ours = have.link(*name).filter(|link| spec.fit(link) != Fit::Refused);
+            let (Some(wanted), Some(found)) = (spec.mac, ours.and_then(|link| link.mac)) else {
                 continue;
             };
-            // A link of another kind under our name is not ours.
-            let ours = have.link(*name).is_some_and(|link| spec.fit(link) != Fit::Refused);
-            if wanted == found || !ours {
+            if wanted == found {
                 continue;
             }
             let rewrites = self.seen.entry(*name).or_default();

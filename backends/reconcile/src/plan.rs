@@ -2,16 +2,15 @@
 //! peer need. Selects the leases that are peers: the subnet is inside the network, and the public
 //! address is not this node's.
 
-use netstate::kernel::Facts;
-use netstate::kernel::Forwarding;
+use netstate::kernel::{Facts, Forwarding};
 use netstate::object::{KernelState, Key, Value};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
+use tokio::sync::Notify;
 use types::kernel_object::Holder;
-use types::nets_overlap;
+use types::{Addresses, Subnets};
 
 /// The lease attributes (the daemon adds addresses and node) and the pods' MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,43 +65,25 @@ pub trait Plan: Send + Sync {
         Vec::new()
     }
 
+    /// Notified when the plan has changed, for example because of a new key. `None` for a plan that
+    /// never changes.
+    fn replanned(&self) -> Option<&Notify> {
+        None
+    }
+
     /// A changed MTU or MAC changes the lease.
     fn announced(&self, facts: &Facts) -> Announced;
 }
 
-pub(crate) struct Eligible<'a> {
-    scope: &'a Scope,
-    underlay: &'a Underlay,
-    shares_address: bool,
-}
-
-impl<'a> Eligible<'a> {
-    pub(crate) fn new(plan: &'a dyn Plan, underlay: &'a Underlay) -> Self {
-        Self { scope: plan.scope(), underlay, shares_address: plan.shares_address() }
-    }
-
-    /// The peer's subnet must be inside the network and must not overlap this node's. Its public
-    /// address must not belong to this node.
-    pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
-        self.scope.covers(&peer.subnet)
-            && !self.scope.own.nets().any(|net| nets_overlap(&net, &peer.subnet))
-            && !self.is_ours(&peer.public_ip)
-    }
-
-    /// A lease whose public address belongs to this node is not a peer, unless nodes behind NAT may
-    /// share an address.
-    fn is_ours(&self, ip: &IpAddr) -> bool {
-        let public =
-            if self.shares_address { &self.underlay.addresses } else { &self.underlay.public };
-        match ip {
-            IpAddr::V4(ip) => {
-                [public, &self.underlay.addresses].iter().any(|known| known.v4() == Some(ip))
-            }
-            IpAddr::V6(ip) => {
-                [public, &self.underlay.addresses].iter().any(|known| known.v6() == Some(ip))
-            }
-        }
-    }
+/// The peer's subnet must be inside the network and must not overlap this node's. Its public address
+/// must not belong to this node, unless nodes behind NAT may share an address.
+pub(crate) fn admits_peer(plan: &dyn Plan, underlay: &Underlay, peer: &Peer<'_>) -> bool {
+    let scope = plan.scope();
+    let is_ours = |own: &Addresses| own.ips().any(|ip| ip == peer.public_ip);
+    scope.covers(&peer.subnet)
+        && !scope.own.overlaps(&Subnets::from(peer.subnet))
+        && !is_ours(&underlay.addresses)
+        && (plan.shares_address() || !is_ours(&underlay.public))
 }
 
 pub fn peers<'a>(
@@ -110,8 +91,20 @@ pub fn peers<'a>(
     leases: &'a LeaseTable,
     underlay: &'a Underlay,
 ) -> impl Iterator<Item = Peer<'a>> {
-    let eligible = Eligible::new(plan, underlay);
-    leases.peers(&plan.scope().own, plan.kinds()).filter(move |peer| eligible.admits(peer))
+    leases
+        .peers(&plan.scope().own, plan.kinds())
+        .filter(move |peer| admits_peer(plan, underlay, peer))
+}
+
+/// Those of the oldest lease first. The peers of a lease are adjacent.
+pub(crate) fn peers_by_age<'a>(
+    plan: &'a dyn Plan,
+    leases: &'a LeaseTable,
+    facts: &'a Facts,
+) -> Vec<Peer<'a>> {
+    let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
+    all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+    all
 }
 
 /// The peers, and for each object the index of its peer. As in
@@ -121,8 +114,7 @@ pub fn holders(
     leases: &LeaseTable,
     facts: &Facts,
 ) -> (Vec<Holder>, BTreeMap<Key, usize>) {
-    let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
-    all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
+    let all = peers_by_age(plan, leases, facts);
     let (mut holders, mut owners) = (Vec::with_capacity(all.len()), BTreeMap::new());
     for (place, peer) in all.iter().enumerate() {
         let node = peer

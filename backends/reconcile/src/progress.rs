@@ -2,7 +2,8 @@
 
 use crate::failures::FailedPeer;
 use crate::repairs::Repairs;
-use netstate::object::{KernelState, Key};
+use netstate::object::route::RouteKind;
+use netstate::object::{KernelState, Key, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tokio::time::Instant;
@@ -21,37 +22,32 @@ pub struct Counts {
     pub neighbours: u64,
     pub fdb: u64,
     pub wireguard_peers: u64,
+    allowed_ips: u64,
+    unicast_routes: u64,
 }
 
 impl Counts {
-    #[must_use]
-    pub fn of(state: &KernelState) -> Self {
+    pub(super) fn of(state: &KernelState) -> Self {
         let mut counts = Self::default();
-        for key in state.0.keys() {
+        for (key, value) in &state.0 {
             match key {
                 Key::Route(..) => counts.routes += 1,
                 Key::Neighbor(..) => counts.neighbours += 1,
                 Key::Fdb(..) => counts.fdb += 1,
                 Key::WireguardPeer(..) => counts.wireguard_peers += 1,
-                Key::Link(_) | Key::Address(..) | Key::AllowedIp(..) => {}
+                Key::AllowedIp(..) => counts.allowed_ips += 1,
+                Key::Link(_) | Key::Address(..) => {}
+            }
+            if matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast) {
+                counts.unicast_routes += 1;
             }
         }
         counts
     }
 
-    /// The counts after the objects in `after` replace those in `before`.
-    pub(super) fn changed(self, before: Self, after: Self) -> Self {
-        let changed = |now: u64, before: u64, after: u64| (now + after).saturating_sub(before);
-        Self {
-            routes: changed(self.routes, before.routes, after.routes),
-            neighbours: changed(self.neighbours, before.neighbours, after.neighbours),
-            fdb: changed(self.fdb, before.fdb, after.fdb),
-            wireguard_peers: changed(
-                self.wireguard_peers,
-                before.wireguard_peers,
-                after.wireguard_peers,
-            ),
-        }
+    /// Routes to peers, or allowed IPs if one route leads to all peers.
+    pub(super) fn routes_to_peers(&self) -> u64 {
+        if self.allowed_ips > 0 { self.allowed_ips } else { self.unicast_routes }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The counters, the current problem and the rate-limited log lines of the reconciler's loop.
 
-use crate::desired::Change;
 use crate::failures::{FailedPeer, Failures};
 use crate::progress::{Counts, Progress};
 use crate::repairs::{CONFLICT, CONFLICT_GAP};
@@ -24,18 +23,14 @@ const NAMED: usize = 3;
 
 #[derive(Default)]
 pub(super) struct Report {
-    progress: Arc<Progress>,
+    /// Other tasks can read it.
+    pub progress: Arc<Progress>,
     logged: Option<(Problem, Instant)>,
     repair_logged: Option<Instant>,
     unlogged: usize,
 }
 
 impl Report {
-    /// Other tasks can read it.
-    pub(super) fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
     pub(super) fn pass(&self) {
         self.progress.change(|progress| progress.passes += 1);
     }
@@ -44,22 +39,8 @@ impl Report {
         self.progress.pass_durations.record(duration);
     }
 
-    /// A full pass compares kernel states until the caller drops the [`Comparing`].
-    pub(super) fn compares(&self) -> Comparing {
-        self.progress.change(|progress| progress.comparing = true);
-        Comparing(self.progress.clone())
-    }
-
-    pub(super) fn wanted(&self, state: &KernelState) {
-        let wanted = Counts::of(state);
-        self.progress.change(|progress| progress.wanted = wanted);
-    }
-
-    pub(super) fn changed(&self, change: &Change) {
-        let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
-        self.progress.change(|progress| {
-            progress.wanted = progress.wanted.changed(before, after);
-        });
+    pub(super) fn comparing(&self, comparing: bool) {
+        self.progress.change(|progress| progress.comparing = comparing);
     }
 
     /// Counts and logs operations. `repair` is set if only changes by other programs explain the
@@ -70,12 +51,14 @@ impl Report {
         ops: &[Op],
         errors: &[OpError],
         repair: Option<&Vec<OpError>>,
-        routes: impl FnOnce() -> usize,
+        wanted: &KernelState,
     ) {
+        let wanted = Counts::of(wanted);
         let done = ops.len().saturating_sub(errors.len());
         self.progress.change(|progress| {
             progress.writes += done as u64;
             progress.failures += errors.len() as u64;
+            progress.wanted = wanted;
         });
         if done == 0 {
             return;
@@ -121,7 +104,8 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(added, changed, removed, other, routes = routes(), "kernel state updated");
+        let routes = wanted.routes_to_peers();
+        tracing::info!(added, changed, removed, other, routes, "kernel state updated");
     }
 
     /// Another program keeps undoing flanneld's repairs.
@@ -241,15 +225,6 @@ fn summary(ops: &[&Op], total: usize) -> String {
         .map(|((kind, verb), (count, first))| format!("{verb} {count} {kind} ({first})"))
         .collect();
     format!("{} ({total} in all)", parts.join(", "))
-}
-
-/// A full pass keeps it while it compares the desired and the actual kernel state.
-pub(super) struct Comparing(Arc<Progress>);
-
-impl Drop for Comparing {
-    fn drop(&mut self) {
-        self.0.change(|progress| progress.comparing = false);
-    }
 }
 
 #[cfg(test)]

@@ -3,22 +3,19 @@
 use super::*;
 use crate::tests::fixture::{self, facts, table};
 use reconcile::desired::{Desired, on_link_queries};
-use subnet_lease::NetworkConfig;
+use subnet_lease::{Lease, NetworkConfig};
 use types::Addresses;
 
 fn ipip(text: &str) -> Result<Ipip, Problem> {
     Ipip::new(&Setup::of(NetworkConfig::parse(text).unwrap()))
 }
 
-fn plan(direct: bool) -> IpipPlan {
+fn plan(direct: bool) -> Arc<dyn Plan> {
     let text = format!(
         r#"{{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":{{"Type":"ipip","DirectRouting":{direct}}}}}"#
     );
     let backend = ipip(&text).unwrap();
-    IpipPlan {
-        scope: backend.setup.scope(lease(1, KIND).subnets, vec![LINK]),
-        direct_routing: backend.direct_routing,
-    }
+    backend.plan(lease(1, KIND).subnets).unwrap()
 }
 
 fn lease(n: u8, backend: &str) -> Lease {
@@ -34,9 +31,9 @@ fn underlay() -> Underlay {
     }
 }
 
-fn state(plan: &IpipPlan, near: bool) -> KernelState {
+fn state(plan: &dyn Plan, near: bool) -> KernelState {
     let leases = table([lease(1, KIND), lease(2, KIND), lease(3, "vxlan")]);
-    let near = if near { on_link_queries(plan, &leases) } else { Vec::new() };
+    let near = if near { on_link_queries(plan, &table([]), &leases) } else { Vec::new() };
     let facts = Facts { underlay: underlay(), ..facts(near) };
     Desired::whole(plan, &leases, &facts).state
 }
@@ -44,7 +41,7 @@ fn state(plan: &IpipPlan, near: bool) -> KernelState {
 #[test]
 fn a_device_and_a_route_for_each_peer() {
     let plan = plan(false);
-    let state = state(&plan, false);
+    let state = state(&*plan, false);
     let keys: Vec<String> = state.0.keys().map(ToString::to_string).collect();
     assert_eq!(
         keys,
@@ -66,7 +63,7 @@ fn peers_on_the_link_need_no_tunnel() {
     for (direct, near, dev) in
         [(true, true, "eth0"), (true, false, "flannel.ipip"), (false, true, "flannel.ipip")]
     {
-        let state = state(&plan(direct), near);
+        let state = state(&*plan(direct), near);
         let Some(Value::Route(route)) =
             state.0.get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
         else {
@@ -80,16 +77,16 @@ fn peers_on_the_link_need_no_tunnel() {
     }
 }
 
-#[tokio::test]
-async fn ipip_announcement_and_refusals_follow_the_configuration() {
+#[test]
+fn ipip_announcement_and_refusals_follow_the_configuration() {
     let v4 = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#;
-    let announced = ipip(v4).unwrap().announce(&underlay(), None).await.unwrap();
+    let announced = ipip(v4).unwrap().announce(&underlay(), None).unwrap();
     assert_eq!(
         announced,
         Announced { backend: "ipip".into(), data: None, v6_data: None, mtu: 1480 }
     );
     for (mtu, fits) in [(88, true), (87, false), (10, false)] {
-        let result = ipip(v4).unwrap().announce(&Underlay { mtu, ..underlay() }, None).await;
+        let result = ipip(v4).unwrap().announce(&Underlay { mtu, ..underlay() }, None);
         assert_eq!(result.is_ok(), fits, "{mtu}");
         assert!(
             fits || result.unwrap_err().to_string().contains("is too small for ipip mode to work")
@@ -98,8 +95,7 @@ async fn ipip_announcement_and_refusals_follow_the_configuration() {
     let only_v6 = Addresses::V6("fd00:56::1".parse().unwrap());
     let result = ipip(v4)
         .unwrap()
-        .announce(&Underlay { addresses: only_v6, public: only_v6, ..underlay() }, None)
-        .await;
+        .announce(&Underlay { addresses: only_v6, public: only_v6, ..underlay() }, None);
     assert!(
         result
             .unwrap_err()

@@ -55,7 +55,7 @@ pub(crate) fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
 
 /// Partial updates from table to table yield the same kernel state as a full computation.
 pub(crate) fn assert_changes_equal_the_whole(
-    plan: &impl Plan,
+    plan: &dyn Plan,
     tables: impl IntoIterator<Item = LeaseTable>,
     facts: &Facts,
 ) {

@@ -4,7 +4,7 @@
 
 use super::{Device, Tunnel, UserspaceKernel};
 use async_trait::async_trait;
-use netstate::kernel::{ExistingState, FailureKind, Kernel, KernelError, OpError, WireguardKernel};
+use netstate::kernel::{ExistingState, FailureKind, KernelError, OpError, WireguardKernel};
 use netstate::names::LinkName;
 use netstate::object::link::tun::TunSpec;
 use netstate::object::link::wireguard::WireguardSpec;
@@ -13,12 +13,10 @@ use netstate::object::wireguard_peer::{Session, WireguardPeer};
 use netstate::object::{Key, Op, Value};
 use netstate::scope::Scope;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::features::Features;
 use packet_engine::table::TableSettings;
 use std::sync::Arc;
 use std::time::SystemTime;
 use types::Addresses;
-use wireguard_userspace::FRAMING;
 
 struct Wireguard {
     name: LinkName,
@@ -35,10 +33,6 @@ impl Tunnel for Wireguard {
             LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
             _ => {}
         }
-    }
-
-    fn owns(&self, key: &Key) -> bool {
-        matches!(key, Key::WireguardPeer(on, _) | Key::AllowedIp(on, _) if *on == self.name)
     }
 
     fn add_to(&self, found: &mut ExistingState) {
@@ -114,31 +108,15 @@ impl Tunnel for Wireguard {
     }
 }
 
-impl<K: Kernel> UserspaceKernel<K> {
-    /// Adds a WireGuard interface that listens on `port` at the addresses `listen`. `sources` are
-    /// its addresses, from which the packet engine sends ICMP errors to pods. The engine opens the
-    /// TUN device when the reconciler adds the link. A device of the previous process is adopted
-    /// first and waits for peers from the reconciler.
-    pub(crate) fn wireguard(
-        &mut self,
-        name: LinkName,
-        port: u16,
-        listen: Addresses,
-        features: Features,
-        sources: Option<Addresses>,
-    ) {
-        let config = EngineConfig {
-            device: name.to_string(),
-            framing: FRAMING,
-            port,
-            spread: false,
-            features,
-            sources,
-        };
+impl UserspaceKernel {
+    /// Adds a WireGuard interface that listens at the addresses `listen`. The engine opens the TUN
+    /// device when the reconciler adds the link. A device of the previous process is adopted first
+    /// and waits for peers from the reconciler.
+    pub(crate) fn wireguard(&mut self, name: LinkName, config: EngineConfig, listen: Addresses) {
+        let spec = WireguardSpec { key: None, port: config.port };
         // Keys decide which peer may send which packets, so the forwarding table is not used.
-        let mut base = Device::new(&self.files, name, config, TableSettings::default());
+        let mut base = Device::new(self.store.as_ref(), name, config, TableSettings::default());
         let device = wireguard_userspace::Device::encrypting(&mut base.engine);
-        let spec = WireguardSpec { key: None, port };
         base.listen = Some(listen);
         base.tunnel = Some(Box::new(Wireguard { name, device, spec }));
         self.devices.push(base);
@@ -148,7 +126,7 @@ impl<K: Kernel> UserspaceKernel<K> {
 /// The peers live in the engines, so the wrapped kernel is not asked. A session starts with the
 /// first packet.
 #[async_trait]
-impl<K: Kernel> WireguardKernel for UserspaceKernel<K> {
+impl WireguardKernel for UserspaceKernel {
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = ExistingState::default();
         for device in self.devices.iter().filter(|device| device.is_open()) {

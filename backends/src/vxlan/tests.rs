@@ -5,7 +5,7 @@ use crate::tests::fixture::{self, facts, table};
 use netstate::diff::diff;
 use netstate::object::Op;
 use proptest::prelude::*;
-use reconcile::desired::{Desired, new_on_link_queries};
+use reconcile::desired::{Desired, on_link_queries};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::NetworkConfig;
@@ -18,11 +18,12 @@ fn vxlan(backend: &str) -> Vxlan {
     Vxlan::new(&Setup::of(NetworkConfig::parse(&text).unwrap())).unwrap()
 }
 
-fn plan(backend: &str) -> VxlanPlan {
-    vxlan(backend).plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201))).unwrap()
+fn plan(backend: &str) -> Arc<dyn Plan> {
+    let macs = Some(Dual::Both(mac(200), mac(201)));
+    Vxlan { macs, ..vxlan(backend) }.plan(lease(1, 1, 1).subnets).unwrap()
 }
 
-fn encapsulating() -> VxlanPlan {
+fn encapsulating() -> Arc<dyn Plan> {
     plan(r#"{"Type":"vxlan"}"#)
 }
 
@@ -44,14 +45,14 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
     fixture::lease(n, ip, attrs)
 }
 
-fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
+fn desired(plan: &dyn Plan, leases: &LeaseTable, facts: &Facts) -> KernelState {
     Desired::whole(plan, leases, facts).state
 }
 
 /// The operations that a change of the `Backend` keys causes.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
-        desired(&plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]))
+        desired(&*plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]))
     };
     diff(&state(to), &state(from))
 }
@@ -84,9 +85,9 @@ fn default_values_and_unset_offload_change_nothing() {
 #[test]
 fn the_oldest_lease_keeps_its_mac() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
-    let state = desired(&plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
+    let state = desired(&*plan, &table([lease(3, 7, 3), lease(2, 7, 2)]), &facts([]));
     assert_eq!(
-        state.0.get(&Key::Fdb(plan.config.link(Family::V4), mac(7))),
+        state.0.get(&Key::Fdb(LinkName::parse("flannel.1").unwrap(), mac(7))),
         Some(&Value::Fdb([192, 168, 56, 2].into()))
     );
     assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
@@ -95,7 +96,7 @@ fn the_oldest_lease_keeps_its_mac() {
 #[test]
 fn unusable_leases_are_not_peers() {
     let plan = plan(r#"{"Type":"vxlan"}"#);
-    let bare = desired(&plan, &table([]), &facts([]));
+    let bare = desired(&*plan, &table([]), &facts([]));
     let mut own_mac = lease(2, 200, 2);
     own_mac.attrs.v6_data = None;
     let mut other_kind = lease(3, 3, 3);
@@ -105,7 +106,7 @@ fn unusable_leases_are_not_peers() {
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
     for unusable in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
-        assert_eq!(desired(&plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
+        assert_eq!(desired(&*plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
     }
 }
 
@@ -162,8 +163,8 @@ proptest! {
         let peers: BTreeMap<u8, (u8, u8)> = peers.into_iter().map(|(n, hardware, ip)| (n, (hardware, ip))).collect();
         let leases: Vec<Lease> = peers.iter().map(|(n, (hardware, ip))| lease(*n, *hardware, *ip)).collect();
         let facts = facts(near.then_some(IpAddr::from([192, 168, 56, 4])));
-        let forwards = desired(&plan, &table(leases.clone()), &facts);
-        let backwards = desired(&plan, &table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
+        let forwards = desired(&*plan, &table(leases.clone()), &facts);
+        let backwards = desired(&*plan, &table(leases.into_iter().rev().chain([lease(1, 1, 1)])), &facts);
         prop_assert_eq!(&forwards, &backwards);
         // Every route into the tunnel has its neighbour and its FDB entry.
         for value in forwards.0.values() {
@@ -183,12 +184,11 @@ proptest! {
     ) {
         let mode = if userspace { "userspace" } else { "kernel" };
         let plan = plan(&format!(r#"{{"Type":"vxlan","DirectRouting":{direct},"Mode":"{mode}"}}"#));
-        let plan = VxlanPlan { userspace, ..plan };
         let facts = facts(near.into_iter().map(|ip| IpAddr::from([192, 168, 56, ip])));
         let tables = tables.iter().map(|peers| {
             table(peers.iter().map(|(n, (hardware, ip, since))| Lease { since: *since, ..lease(*n, *hardware, *ip) }))
         });
-        fixture::assert_changes_equal_the_whole(&plan, tables, &facts);
+        fixture::assert_changes_equal_the_whole(&*plan, tables, &facts);
     }
 }
 
@@ -197,19 +197,19 @@ fn peers_without_shared_objects_change_alone() {
     let plan = encapsulating();
     let before = table((2..20).map(|n| lease(n, n, n)));
     let after = table((3..25).map(|n| lease(n, n, if n == 5 { 99 } else { n })));
-    let known = Desired::whole(&plan, &before, &facts([]));
-    let change = known.change(&plan, &before, &after, &facts([])).unwrap();
+    let known = Desired::whole(&*plan, &before, &facts([]));
+    let change = known.change(&*plan, &before, &after, &facts([])).unwrap();
     // One removed, one moved, five new: three objects for each family.
     assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
-    assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
+    assert_eq!(on_link_queries(&*plan, &before, &after), Vec::<IpAddr>::new());
     // Two peers with one MAC affect each other's objects.
     let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
-    assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
+    assert_eq!(known.change(&*plan, &before, &conflicting, &facts([])), None);
     // Two leases with one endpoint share its FDB entry, which stays when one of them goes.
     let twins = table([lease(2, 7, 2), lease(3, 7, 2)]);
-    let known = Desired::whole(&plan, &twins, &facts([]));
+    let known = Desired::whole(&*plan, &twins, &facts([]));
     let one = table([lease(2, 7, 2)]);
-    assert_eq!(known.change(&plan, &twins, &one, &facts([])), None);
+    assert_eq!(known.change(&*plan, &twins, &one, &facts([])), None);
 }
 
 #[test]
@@ -219,15 +219,15 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
         Some(Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()));
     let setup = Setup { former, ..Setup::of(NetworkConfig::parse(text).unwrap()) };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
-    let plan = Vxlan::new(&setup).unwrap().plan(own, Dual::V4(mac(200))).unwrap();
-    let names: Vec<&str> = plan.scope.links.iter().map(LinkName::as_str).collect();
+    let vxlan = Vxlan { macs: Some(Dual::V4(mac(200))), ..Vxlan::new(&setup).unwrap() };
+    let plan = vxlan.plan(own).unwrap();
+    let names: Vec<&str> = plan.scope().links.iter().map(LinkName::as_str).collect();
     assert_eq!(names, ["flannel.1", "flannel-v6.1"]);
 }
 
 #[test]
 fn forwarding_names_the_device_the_mtu_and_the_vtep_of_each_family() {
     let plan = plan(r#"{"Type":"vxlan","Mode":"userspace"}"#);
-    let plan = VxlanPlan { userspace: true, ..plan };
     let forwarding = plan.forwarding(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
     let named: Vec<_> = forwarding
         .iter()

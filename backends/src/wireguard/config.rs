@@ -59,6 +59,17 @@ pub struct Config {
     pub implementation: Implementation,
 }
 
+impl Mode {
+    /// The only family of all outer packets; `None` if there may be several.
+    fn required_family(self) -> Option<Family> {
+        match self {
+            Mode::Separate | Mode::Auto => None,
+            Mode::Ipv4 => Some(Family::V4),
+            Mode::Ipv6 => Some(Family::V6),
+        }
+    }
+}
+
 impl Config {
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, Problem> {
         let keys = ConfigKeys::parse(text, "WireGuard")?;
@@ -108,6 +119,11 @@ impl Config {
         if self.second(family) { LINK_V6 } else { LINK }
     }
 
+    /// One family for each device that carries packets of these subnets.
+    pub fn device_families(&self, subnets: &Subnets) -> impl Iterator<Item = Family> {
+        subnets.families().take(if self.mode == Mode::Separate { 2 } else { 1 })
+    }
+
     /// The devices of all configurations, even if this one does not use them.
     pub fn devices() -> Vec<LinkName> {
         vec![LINK, LINK_V6]
@@ -124,20 +140,19 @@ impl Config {
 
     /// `None` if each inner family has its own device.
     pub(crate) fn outer_family(&self) -> Option<Family> {
-        match self.mode {
-            Mode::Separate => None,
-            Mode::Auto | Mode::Ipv4 => Some(Family::V4),
-            Mode::Ipv6 => Some(Family::V6),
-        }
+        if self.mode == Mode::Auto { Some(Family::V4) } else { self.required_family() }
+    }
+
+    /// Every node needs a public address of this family.
+    pub(crate) fn required_family(&self) -> Option<Family> {
+        self.mode.required_family()
     }
 
     /// The public address of a peer for the encrypted packets of an inner family.
-    pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: &LeaseAttrs) -> Option<IpAddr> {
+    pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: Addresses) -> Option<IpAddr> {
         match self.mode {
-            Mode::Separate => peer.public_for(family),
-            Mode::Ipv4 => peer.public_for(Family::V4),
-            Mode::Ipv6 => peer.public_for(Family::V6),
-            Mode::Auto => peer.public_for(best(peer.public(), own.public())),
+            Mode::Auto => peer.public_for(best(peer.public(), own)),
+            _ => peer.public_for(self.required_family().unwrap_or(family)),
         }
     }
 }
@@ -155,12 +170,7 @@ fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, Problem> {
             return Err(invalid_config(text));
         }
     };
-    let lacks = match mode {
-        Mode::Ipv4 if networks.v4().is_none() => Some(Family::V4),
-        Mode::Ipv6 if networks.v6().is_none() => Some(Family::V6),
-        _ => None,
-    };
-    match lacks {
+    match mode.required_family().filter(|family| !networks.has(*family)) {
         Some(family) => Err(keys.error(format!(
             "Mode needs {family}, and the network is {networks}; enable the family, or leave out Mode"
         ))),
@@ -185,14 +195,13 @@ fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, Problem> {
 /// The family of the peer's address to which Go flannel sends. It prefers the peer's public IPv4
 /// address if this node has an IPv4 address. Otherwise, it prefers the peer's public IPv6 address
 /// if this node also has one. All other dual-stack peers get IPv4.
-fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
+fn best(peer: Option<Addresses>, own: Addresses) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
-    let (own_v4, own_v6) = own.as_ref().map_or((None, None), |own| (own.v4(), own.v6()));
     match peer {
         None | Some(Dual::V4(_)) => Family::V4,
         Some(Dual::V6(_)) => Family::V6,
-        Some(Dual::Both(v4, _)) if !v4.is_private() && own_v4.is_some() => Family::V4,
-        Some(Dual::Both(_, v6)) if !is_local(&v6) && own_v6.is_some_and(|own| !is_local(own)) => {
+        Some(Dual::Both(v4, _)) if !v4.is_private() && own.v4().is_some() => Family::V4,
+        Some(Dual::Both(_, v6)) if !is_local(&v6) && own.v6().is_some_and(|own| !is_local(own)) => {
             Family::V6
         }
         Some(Dual::Both(..)) => Family::V4,
@@ -288,7 +297,7 @@ mod tests {
             ((v4("10.0.0.1"), None), global, Family::V4),
         ] {
             let dual = |(v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>)| Dual::from_options(v4, v6);
-            assert_eq!(best(dual(peer), dual(own)), family, "{peer:?} {own:?}");
+            assert_eq!(best(dual(peer), dual(own).unwrap()), family, "{peer:?} {own:?}");
         }
     }
 }

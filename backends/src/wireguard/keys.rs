@@ -63,9 +63,6 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
 }
 
-pub(super) const PRIVATE: &str = "WireGuard private key";
-pub(super) const PRESHARED: &str = "preshared key";
-
 /// A warning if users other than the owner can read the file.
 pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
@@ -78,8 +75,7 @@ pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
 /// In Go flannel's format: base64 without a newline. Other processes never see a partial key, and
 /// only the owner can read the file.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
-    let folder =
-        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     fs::create_dir_all(folder)?;
     let name = name(path)?;
     // Another daemon that starts with this folder takes the temporary file for a leftover of a crash and removes it.
@@ -108,6 +104,10 @@ fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<
     written
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Hexadecimal digits at the end of the name of a temporary key file.
 const DIGITS: usize = 16;
 
@@ -118,19 +118,14 @@ fn temporary_prefix(name: &str) -> String {
 /// flanneld leaves temporary key files if it crashes during the write of a key.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
-    let folder =
-        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let entries = match fs::read_dir(folder) {
+    let entries = match fs::read_dir(folder_of(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
         let entry = entry?;
-        let digits = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.strip_prefix(&prefix))
-            .map(str::to_owned);
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_prefix(&prefix));
         let ours = digits.is_some_and(|digits| {
             digits.len() == DIGITS
                 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))

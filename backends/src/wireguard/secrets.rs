@@ -3,11 +3,12 @@
 
 use super::config::Config;
 use super::keys::{self, Content};
-use crate::backend::{KeyRequest, KeyRequests, Setup};
+use crate::backend::{KeyRequests, Setup};
 use arc_swap::ArcSwap;
 use netlink::run_blocking;
 use netstate::object::wireguard_peer::{PublicKey, Secret};
 use nix::sys::prctl;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,25 +35,31 @@ pub(super) struct Keys {
     pub preshared: Option<Secret>,
 }
 
-pub(super) struct Secrets(ArcSwap<Keys>);
+pub(super) struct Secrets {
+    keys: ArcSwap<Keys>,
+    /// Notified of each changed key.
+    pub replaced: Notify,
+}
 
 impl Secrets {
-    fn new(private: &Secret, preshared: Option<Secret>) -> Self {
-        let private = private.clamped();
-        Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
+    pub(super) fn new(private: &Secret, preshared: Option<Secret>) -> Self {
+        let keys = ArcSwap::from_pointee(Keys::new(private.clamped(), preshared));
+        Self { keys, replaced: Notify::new() }
     }
 
     pub(super) fn now(&self) -> Arc<Keys> {
-        self.0.load_full()
+        self.keys.load_full()
     }
 
-    #[cfg(test)]
-    pub(super) fn with(private: &Secret, preshared: Option<Secret>) -> Self {
-        Self::new(private, preshared)
+    fn replace(&self, private: Secret, preshared: Option<Secret>) {
+        self.keys.store(Arc::new(Keys::new(private, preshared)));
+        self.replaced.notify_one();
     }
+}
 
-    fn set(&self, private: Secret, preshared: Option<Secret>) {
-        self.0.store(Arc::new(Keys { public: private.public(), private, preshared }));
+impl Keys {
+    fn new(private: Secret, preshared: Option<Secret>) -> Self {
+        Self { public: private.public(), private, preshared }
     }
 }
 
@@ -74,11 +81,10 @@ impl Files {
 
     /// Warns of each key file that other users can read; with `refuse_insecure`, fails instead.
     fn guard(&self) -> Result<(), Problem> {
-        let private = keys::exposed(keys::PRIVATE, &self.key);
-        for exposed in private
-            .into_iter()
-            .chain(self.preshared.as_ref().and_then(|path| keys::exposed(keys::PRESHARED, path)))
-        {
+        let private = keys::exposed("WireGuard private key", &self.key);
+        let preshared =
+            self.preshared.as_ref().and_then(|path| keys::exposed("preshared key", path));
+        for exposed in private.into_iter().chain(preshared) {
             if self.refuse_insecure {
                 let text = format!("{exposed}; --refuse-insecure is set");
                 return Err(Problem::new("secret-exposed", text));
@@ -143,20 +149,19 @@ fn hide_memory() {
     }
 }
 
-/// Changes keys on request, and notifies `replanned` of each changed key.
+/// Changes keys on request.
 pub(super) async fn serve_key_requests(
     secrets: Arc<Secrets>,
     files: Files,
     requests: KeyRequests,
-    replanned: Arc<Notify>,
-) {
+) -> Infallible {
     loop {
-        let done = match requests.next().await {
-            KeyRequest::Renew => run_blocking(|| renew(&secrets, &files)),
-            KeyRequest::Read => run_blocking(|| read_again(&secrets, &files)),
+        let done = tokio::select! {
+            () = requests.renewal.notified() => run_blocking(|| renew(&secrets, &files)),
+            () = requests.reading.notified() => run_blocking(|| read_again(&secrets, &files)),
         };
         match done {
-            Ok(true) => replanned.notify_one(),
+            Ok(true) => {}
             Ok(false) => tracing::info!("the WireGuard keys are unchanged"),
             Err(error) => {
                 tracing::error!(code = &*error.code, error = %error, "keeping the WireGuard keys in use");
@@ -167,7 +172,7 @@ pub(super) async fn serve_key_requests(
 
 fn renew(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
     let key = keys::renew(&files.key).map_err(|why| files.unusable_key(&why))?;
-    secrets.set(key, secrets.now().preshared.clone());
+    secrets.replace(key, secrets.now().preshared.clone());
     Ok(true)
 }
 
@@ -196,7 +201,7 @@ fn read_again(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
         is_preshared_new = preshared != now.preshared,
         "read other WireGuard keys; sessions continue, and the next handshakes use a new preshared key"
     );
-    secrets.set(private, preshared);
+    secrets.replace(private, preshared);
     Ok(true)
 }
 

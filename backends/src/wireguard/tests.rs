@@ -51,7 +51,7 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
         own.v4().copied().filter(|_| networks.v4().is_some()),
         own.v6().copied().filter(|_| networks.v6().is_some()),
     );
-    let secrets = Arc::new(Secrets::with(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
+    let secrets = Arc::new(Secrets::new(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
     WireguardPlan {
         scope: backend.setup.scope(own.unwrap(), Config::devices()),
         config: backend.config,
@@ -104,7 +104,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
     let with = |keys: &str, preshared: Option<u8>| {
         let preshared = preshared.map(|byte| Secret::new([byte; 32]));
         let plan = WireguardPlan {
-            secrets: Arc::new(Secrets::with(&Secret::new([1; 32]), preshared)),
+            secrets: Arc::new(Secrets::new(&Secret::new([1; 32]), preshared)),
             ..plan(DUAL, keys)
         };
         state(&plan, vec![lease(2, None)])
@@ -267,6 +267,6 @@ fn joining_node_changes_nothing_for_other_peers() {
 #[tokio::test]
 async fn build_without_userspace_says_so() {
     let mut backend = backend(DUAL, r#","Implementation":"userspace""#);
-    let error = backend.announce(&underlay(), None).await.unwrap_err();
+    let error = backend.announce(&underlay(), None).unwrap_err();
     assert_eq!(error.code, "wireguard-userspace-missing");
 }

@@ -3,43 +3,38 @@
 use super::config::{Config, Mode};
 use crate::backend::Setup;
 use crate::userspace::UserspaceKernel;
-use netstate::kernel::Kernel;
+use netstate::kernel::KernelError;
 use netstate::underlay::Underlay;
+use packet_engine::engine::config::EngineConfig;
 use types::{Addresses, Family, Subnets};
+use wireguard_userspace::FRAMING;
 
-/// There is a device for each family of the lease, or one for both.
-pub(super) fn kernel<K: Kernel>(
-    kernel: K,
+pub(super) fn open_kernel(
     config: &Config,
     setup: &Setup,
     own: &Subnets,
     underlay: &Underlay,
-) -> UserspaceKernel<K> {
-    let mut kernel = UserspaceKernel::new(kernel, setup.files.clone());
-    let mut done = Vec::new();
-    for family in own.families() {
+) -> Result<UserspaceKernel, KernelError> {
+    let mut kernel = UserspaceKernel::open(&setup.files)?;
+    for family in config.device_families(own) {
         let name = config.device(family);
-        if done.contains(&name) {
-            continue;
-        }
-        done.push(name);
-        // The addresses of the families that this device carries. It sends ICMP errors to pods from them.
-        let sources =
-            own.only(|family| config.device(family) == name).map(|own| own.network_addresses());
-        kernel.wireguard(
-            name,
-            config.port(family),
-            listen(config, family, underlay),
-            setup.features,
-            sources,
-        );
+        let engine = EngineConfig {
+            device: name.to_string(),
+            framing: FRAMING,
+            port: config.port(family),
+            spread: false,
+            features: setup.features,
+            // The addresses of the families that this device carries.
+            sources: own.only(|of| config.device(of) == name).map(|own| own.network_addresses()),
+        };
+        kernel.wireguard(name, engine, listen_addresses(config, family, underlay));
     }
-    kernel
+    Ok(kernel)
 }
 
 /// Like a WireGuard interface of the kernel, the engine listens on all local addresses of the outer
 /// families. Peers may send to any of them.
-fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
+fn listen_addresses(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,
         Mode::Ipv4 => of.is_v4(),

@@ -1,7 +1,7 @@
 //! Test environment: a network namespace with an underlay interface and one node of the network.
 
 use backends::status::NetworkHandle;
-use backends::{Announced, Inputs, Setup, Status, Underlay};
+use backends::{Announced, Inputs, Network, Options, Setup, Status, Underlay};
 use netstate::report::inspect::{Inspection, inspect};
 use netstate::report::protocols::Protocols;
 use nix::sched::{CloneFlags, setns};
@@ -249,11 +249,24 @@ impl Node {
     }
 
     pub(crate) async fn start_with(setup: Setup, table: LeaseTable) -> Self {
+        Self::start_under(Options::default(), setup, table).await
+    }
+
+    /// Its own subnets have blackhole routes.
+    pub(crate) async fn start_with_blackholes(
+        setup: Setup,
+        peers: impl IntoIterator<Item = u16>,
+    ) -> Self {
+        let table = table(&setup, peers);
+        Self::start_under(Options { audit: None, blackhole: true }, setup, table).await
+    }
+
+    async fn start_under(options: Options, setup: Setup, table: LeaseTable) -> Self {
         let under = underlay(setup.config.networks.v6().is_some());
         let mut backend = backends::create(&setup).unwrap();
         let own = lease(&setup, 1);
-        let announced = backend.announce(&under, None).await.unwrap();
-        let network = backend.join(own, &under, &table).await.unwrap();
+        let announced = backend.announce(&under, None).unwrap();
+        let network = Network::join(backend, own.subnets, &under, &table, options).await.unwrap();
         let (observer, kernel_audit) = (network.observer(), network.kernel_audit());
         let (leases, leases_seen) = watch::channel(Arc::new(table));
         let (underlay, underlay_seen) = watch::channel(under);

@@ -2,11 +2,6 @@
 //! blackhole routes do not affect packets to existing pods on the bridge.
 
 use crate::bed::*;
-use backends::{Options, Setup};
-
-fn with(template: &str, backend: &str) -> Setup {
-    Setup { options: Options { audit: None, blackhole: true }, ..setup(template, backend) }
-}
 
 /// One line per route.
 fn holes() -> Vec<String> {
@@ -33,14 +28,14 @@ fn every_backend_adds_them_only_with_the_flag() {
     {
         in_namespace(move || async move {
             sh("ip route add default via 192.168.56.9; ip -6 route add default via fd00:56::9");
-            let node = Node::start(with(DUAL, backend), [1, 2]).await;
+            let node = Node::start_with_blackholes(setup(DUAL, backend), [1, 2]).await;
             node.idle().await;
             assert_eq!(holes(), [V4_HOLE, V6_HOLE]);
             // The routes are repaired by event, because there is no audit here.
             sh("ip route flush proto 241; ip -6 route flush proto 241");
             until("they are back", || holes() == [V4_HOLE, V6_HOLE]).await;
             node.finish().await;
-            let node = Node::start(with(DUAL, backend), [1, 2]).await;
+            let node = Node::start_with_blackholes(setup(DUAL, backend), [1, 2]).await;
             node.idle().await;
             // A TUN device is deleted with its process.
             assert!(node.writes() == 0 || backend.contains("udp"), "a warm restart writes nothing");
@@ -62,7 +57,8 @@ fn the_bridge_wins_in_any_order() {
             if bridge_first {
                 sh(BRIDGE);
             }
-            let node = Node::start(with(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+            let node =
+                Node::start_with_blackholes(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
             node.idle().await;
             if !bridge_first {
                 for ip in ["10.244.1.7", "fd10:244:0:1::7"] {
@@ -93,7 +89,7 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
          ip -6 route add blackhole fd10:244:0:1::/64 metric 7 proto 80";
     in_namespace(|| async {
         sh(&format!("{LEFT}; {OTHERS}"));
-        let node = Node::start(with(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
+        let node = Node::start_with_blackholes(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         node.idle().await;
         let mut after = holes();
         assert!(

@@ -2,7 +2,7 @@
 //! traffic.
 
 use crate::bed::*;
-use backends::create;
+use backends::{Network, Options, create};
 
 #[test]
 fn foreign_objects_stay() {
@@ -329,8 +329,16 @@ async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
     let mut backend = create(&setup).unwrap();
     let under = underlay(false);
-    backend.announce(&under, None).await.unwrap();
-    match backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await {
+    backend.announce(&under, None).unwrap();
+    match Network::join(
+        backend,
+        lease(&setup, 1).subnets,
+        &under,
+        &table(&setup, [2]),
+        Options::default(),
+    )
+    .await
+    {
         Ok(_) => panic!("it joined"),
         Err(error) => error.to_string(),
     }
@@ -371,13 +379,21 @@ fn host_gw_behind_nat_is_refused() {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut under = underlay(false);
         under.public = types::Addresses::V4("203.0.113.7".parse().unwrap());
-        let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
+        let error = create(&setup).unwrap().announce(&under, None).unwrap_err();
         assert_eq!(error.code, "underlay-address-translated", "{error}");
         // vxlan uses the interface's address instead, because the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();
-        backend.announce(&under, None).await.unwrap();
-        backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await.unwrap();
+        backend.announce(&under, None).unwrap();
+        Network::join(
+            backend,
+            lease(&setup, 1).subnets,
+            &under,
+            &table(&setup, [2]),
+            Options::default(),
+        )
+        .await
+        .unwrap();
         assert!(shows("local 192.168.56.101"));
     });
 }

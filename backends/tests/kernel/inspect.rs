@@ -65,9 +65,7 @@ fn every_backends_objects_are_in_sync_and_print_like_ip() {
         ),
     ] {
         in_namespace(move || async move {
-            let mut setup = setup(DUAL, backend);
-            setup.options.blackhole = true;
-            let node = Node::start(setup, [1, 2, 3]).await;
+            let node = Node::start_with_blackholes(setup(DUAL, backend), [1, 2, 3]).await;
             node.idle().await;
             let passes = (node.status().kernel.passes, node.writes());
             let found = node.inspect().await;

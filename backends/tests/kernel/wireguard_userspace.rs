@@ -65,7 +65,7 @@ impl Other {
             let table = Table::build(TableSettings::default(), []);
             let mut engine = Engine::new(config, table, Inheritance::default());
             let device = Device::encrypting(&mut engine);
-            engine.open_and_start(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
+            engine.open_and_start(types::Addresses::V4(Ipv4Addr::UNSPECIFIED)).unwrap();
             (engine, device)
         });
         let (engine, device) = opened.join().unwrap();

@@ -4,7 +4,7 @@
 use super::end::EndError;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
 use crate::identity;
-use backends::{Backend, Options, Setup};
+use backends::{Backend, Setup};
 use ipnet::IpNet;
 use run_dir::subnet_env::{self, Previous};
 use std::sync::Arc;
@@ -105,11 +105,7 @@ impl Daemon {
             config: config.clone(),
             node_id: node.id.to_string(),
             route_protocol: self.settings.node.route_protocol,
-            options: Options {
-                audit: self.settings.node.audit,
-                blackhole: self.settings.rules.blackhole,
-            },
-            files: self.inherited.files(),
+            files: Some(self.inherited.clone()),
             left_behind: left_behind::devices(config.networks, former).await,
             former,
             refuse_insecure: self.settings.node.refuse_insecure,

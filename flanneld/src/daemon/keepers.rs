@@ -306,7 +306,7 @@ impl Daemon {
 
     pub(super) fn keep_kernel(
         &mut self,
-        running: Box<dyn Network>,
+        running: Network,
         network: &RunningNetwork,
         announced: watch::Sender<Announced>,
     ) {

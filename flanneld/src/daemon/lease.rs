@@ -66,7 +66,7 @@ impl Daemon {
         let published = |family| rules.identity(stored.as_ref()?, family);
         let history = Arc::new(History {
             own: Family::ALL.into_iter().filter_map(published).collect(),
-            kernel: backend.in_kernel(lease.subnets).await,
+            kernel: backends::identities_in_kernel(&*backend, lease.subnets).await,
         });
         memory::trim();
         self.health.clear(Condition::Lease);
@@ -110,8 +110,7 @@ impl Daemon {
             Ok(stored) => stored,
             Err(why) => return Ok(Err(why)),
         };
-        let announced =
-            backend.announce(underlay, stored.as_ref()).await.map_err(EndError::failed)?;
+        let announced = backend.announce(underlay, stored.as_ref()).map_err(EndError::failed)?;
         let _reporting =
             readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
         let attrs = attrs::of(&announced, underlay);

@@ -9,7 +9,7 @@ use super::tunnel::Tunnel;
 use crate::checks::{network, silence, vni};
 use crate::memory;
 use crate::network::RunningNetwork;
-use backends::{Backend, Network, Underlay};
+use backends::{Backend, Network, Options, Underlay};
 use std::sync::Arc;
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::{Lease, LeaseTable};
@@ -111,14 +111,17 @@ impl Daemon {
         lease: &Lease,
         underlay: &watch::Receiver<Underlay>,
         leases: &watch::Receiver<Arc<LeaseTable>>,
-    ) -> Result<Box<dyn Network>, EndError> {
+    ) -> Result<Network, EndError> {
         if !backend.hands_over() {
             // An inherited device or socket that no backend takes over would conflict with its own.
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
-        let network =
-            backend.join(lease.clone(), &present, &table).await.map_err(EndError::not_joined)?;
+        let options =
+            Options { audit: self.settings.node.audit, blackhole: self.settings.rules.blackhole };
+        let network = Network::join(backend, lease.subnets, &present, &table, options)
+            .await
+            .map_err(EndError::not_joined)?;
         self.inherited.release();
         let others = table.iter().filter(|other| other.subnets != lease.subnets);
         info!(count = others.count(), "leases of other nodes");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::health::Server;
+use crate::network::ConstantStatus;
 use backends::status::{EngineStatus, Status, Traffic};
 use backends::wireguard::sessions::{Silent, TunnelPeers};
 use netstate::names::LinkName;
@@ -67,8 +68,7 @@ fn tunnels() -> TunnelPeers {
 #[test]
 fn wireguard_peers_are_absent_with_other_backends() {
     let health = Health::new();
-    health
-        .serves(RunningNetwork { observer: Arc::new(Status::default()), ..RunningNetwork::idle() });
+    health.serves(RunningNetwork::idle());
     assert!(
         !health.metrics().contains("wireguard")
             && health.status()["figures"].get("wireguard").is_none()
@@ -233,7 +233,7 @@ fn serve_network(health: &Health) {
         engines: vec![engine()],
     };
     health.serves(RunningNetwork {
-        observer: Arc::new(status),
+        observer: Arc::new(ConstantStatus(status)),
         leases: watch::channel(Arc::new(LeaseTable::of(peers, BTreeSet::new()))).1,
         readings: watch::channel(Reading {
             refused: Arc::new(refused.collect()),
@@ -436,7 +436,7 @@ proptest::proptest! {
             let engine = EngineStatus { device: text.clone(), mode: text.clone(), ..EngineStatus::default() };
             let trouble = Problem::in_words(&text);
             let status = Status { kernel: Snapshot { trouble: Some(trouble), ..Snapshot::default() }, engines: vec![engine], ..Status::default() };
-            health.serves(RunningNetwork { observer: Arc::new(status), ..RunningNetwork::idle() });
+            health.serves(RunningNetwork { observer: Arc::new(ConstantStatus(status)), ..RunningNetwork::idle() });
             for path in ["/healthz", "/readyz", "/metrics", "/status"] {
                 let (_, body) = served.get(path).await;
                 assert!(body.chars().all(|c| c == '\n' || types::printable::is_printable(c)), "{path}: {body:?}");

@@ -54,11 +54,7 @@ pub(super) fn route(hop: &Hop) -> String {
     let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
     let nowhere = !kind.is_empty() || hop.dev.as_str().is_empty();
     let dev = if nowhere { String::new() } else { format!(" dev {}", hop.dev) };
-    let table = if matches!(hop.table, 0 | MAIN | LOCAL) {
-        String::new()
-    } else {
-        format!(" table {}", hop.table)
-    };
+    let table = if by_rule(hop) { format!(" table {}", hop.table) } else { String::new() };
     let metric = if hop.metric == 0 { String::new() } else { format!(" metric {}", hop.metric) };
     format!(
         "{kind}{net}{via}{dev}{table} proto {}{metric}",

@@ -5,7 +5,7 @@ use super::facts::HostFacts;
 use super::whose::nat_network;
 use futures_util::future::join_all;
 use ipnet::IpNet;
-use netstate::host::{Interface, Route};
+use netstate::host::Interface;
 use netstate::names::Mac;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(super) async fn answering(facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, 
 /// router.
 fn askable(facts: &HostFacts, interface: &Interface, net: &IpNet, hosts: &[IpAddr]) -> Vec<IpAddr> {
     let is_router = |ip: &IpAddr| {
-        let at = |route: &Route| route.index == Some(interface.index) && route.via == Some(*ip);
-        facts.defaults.iter().any(at)
+        let mut routes = facts.defaults.iter();
+        routes.any(|route| route.index == interface.index && route.via == Some(*ip))
     };
     let others = hosts
         .iter()

@@ -5,7 +5,7 @@ use super::facts::{HostFacts, Leased};
 use super::request::Request;
 use crate::error::joined;
 use backends::Underlay;
-use netstate::host::{Address, Interface, Route};
+use netstate::host::{Interface, Route, unusable_state};
 use std::fmt::Display;
 use std::net::IpAddr;
 use types::{Addresses, Family, Problem};
@@ -94,13 +94,12 @@ fn report_no_family() -> Problem {
 /// The usable interfaces, preferred routes first.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Problem> {
     let routes: Vec<&Route> =
-        facts.defaults.iter().filter(|route| route.family() == family).collect();
+        facts.defaults.iter().filter(|route| Family::from(route.net) == family).collect();
     let mut unusable = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
-        let interface = route.index.and_then(|index| facts.by_index(index));
         let metric = route.metric;
-        match interface {
+        match facts.by_index(route.index) {
             _ if !route.carries() => {
                 unusable.push(format!("the default route with metric {metric} rejects packets"));
             }
@@ -164,7 +163,8 @@ pub(super) fn finish(
         let best = eligible.first().ok_or_else(|| {
             let all = interface.addresses.iter();
             let unfit = all.filter(|address| Family::from(address.net) == family);
-            let states = unfit.map(|address| format!("{}: {}", address.ip(), address.state()));
+            let states =
+                unfit.map(|address| format!("{}: {}", address.ip(), unusable_state(address)));
             let states = match joined(states, ", ") {
                 none if none.is_empty() => "it has none".to_owned(),
                 states => states,
@@ -231,13 +231,8 @@ fn among_pods(
 pub(super) fn host(facts: &HostFacts) -> String {
     let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
     let shown = shown.map(|interface| {
-        let usable = interface.addresses.iter().filter(|address| address.usable());
-        let addresses = match joined(usable.map(Address::ip), ", ") {
-            none if none.is_empty() => "no usable address".to_owned(),
-            addresses => addresses,
-        };
         let down = if interface.up { "" } else { ", down" };
-        format!("{}:[{addresses}{down}]", interface.name)
+        format!("{}:[{}{down}]", interface.name, interface.addresses_text())
     });
     match joined(shown, ", ") {
         none if none.is_empty() => "no interface but lo".to_owned(),

@@ -2,7 +2,7 @@
 
 use super::facts::HostFacts;
 use backends::Underlay;
-use netstate::host::Interface;
+use netstate::host::{Interface, is_usable, unusable_state};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -53,12 +53,12 @@ fn unusable(
 ) -> Option<Problem> {
     let name = &interface.name;
     let (code, text) = match interface.addresses.iter().find(|own| own.ip() == address) {
-        Some(own) if own.usable() => return None,
+        Some(own) if is_usable(own) => return None,
         Some(own) => (
             "underlay-address-unusable",
             format!(
                 "interface {name} cannot use its address {address}: {}; see `ip address show {name}`",
-                own.state()
+                unusable_state(own)
             ),
         ),
         None => match facts.owner(address) {

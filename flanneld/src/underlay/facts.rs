@@ -3,7 +3,7 @@
 use backends::profiles;
 use ipnet::IpNet;
 use netstate::host::{
-    Interface, LinkClass, Route, RouteAnswer, RouteError, has_card, is_link_local, is_single,
+    Interface, LinkClass, Route, RouteError, has_card, is_link_local, is_single, is_usable,
     serves_pods,
 };
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub struct HostFacts {
     /// interface's index.
     pub links: Vec<(u32, IpNet)>,
     /// Destination addresses, each with the result of the kernel's route lookup.
-    pub routes: Vec<(IpAddr, Result<RouteAnswer, RouteError>)>,
+    pub routes: Vec<(IpAddr, Result<Route, RouteError>)>,
     /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP requests
     /// only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
@@ -59,10 +59,10 @@ impl HostFacts {
 
     /// Records the default routes, and the networks that need no gateway.
     pub fn take(&mut self, routes: Vec<Route>) {
-        self.links = routes.iter().filter_map(|route| Some((route.link()?, route.to))).collect();
+        self.links = routes.iter().filter_map(|route| Some((route.link()?, route.net))).collect();
         self.defaults =
             routes.into_iter().filter(Route::is_default).flat_map(Route::split).collect();
-        self.defaults.sort_by_key(|route| (route.family(), route.metric));
+        self.defaults.sort_by_key(|route| (Family::from(route.net), route.metric));
     }
 
     /// True if an interface belongs to flannel or its pods, and is therefore never the underlay.
@@ -107,7 +107,7 @@ impl HostFacts {
             return interface.mtu;
         }
         let found = self.routes.iter().filter_map(|(_, found)| found.as_ref().ok());
-        let defaults = self.defaults.iter().filter_map(|route| route.index);
+        let defaults = self.defaults.iter().map(|route| route.index);
         let leading = found.map(|answer| answer.index).chain(defaults);
         let leading = leading.filter_map(|index| self.by_index(index));
         let leading = leading.filter(|leading| !leading.loopback && !self.serves_pods(leading));
@@ -143,7 +143,7 @@ impl HostFacts {
             LinkClass::Virtual => false,
         };
         let is_between =
-            interface.addresses.iter().any(|address| address.usable() && has_room(&address.net));
+            interface.addresses.iter().any(|address| is_usable(address) && has_room(&address.net));
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
@@ -195,7 +195,7 @@ impl HostFacts {
             return Ok((owner, Some(target)));
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
-            Some((_, Ok(RouteAnswer { index, source }))) => {
+            Some((_, Ok(Route { index, source, .. }))) => {
                 let interface = self.by_index(*index).ok_or_else(|| {
                     let text = format!("interface {index} of the route is gone");
                     Problem::new("route-interface-gone", text)

@@ -10,6 +10,7 @@ use super::found::Found;
 use super::request::{Families, KnownAddresses, LOOKED_UP, Request, StoreAt};
 use super::select::select;
 use backends::Underlay;
+use netlink::route::route_to;
 use netlink::uapi::NETLINK_ROUTE;
 use netlink::{Client, Subscription};
 use netstate::host::read::{
@@ -65,7 +66,7 @@ async fn read(
     facts.take(read_routes(client, HostFacts::needs)?);
     let mut targets = request.targets();
     targets.extend(leased.peers.iter().take(LOOKED_UP));
-    let answers = look_up_routes(client, &targets);
+    let answers = look_up_routes(client, targets.iter().map(|to| route_to(*to, 0)));
     facts.routes = targets.into_iter().zip(answers).collect();
     if let Some(known) = &request.known {
         let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();

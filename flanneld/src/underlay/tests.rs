@@ -5,6 +5,7 @@ use super::error::may_come;
 use super::follow::Steady;
 use super::*;
 use ipnet::IpNet;
+use netlink::uapi::*;
 use netstate::object::route::RouteKind;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn vagrant() -> HostFacts {
         carrier: up,
         loopback: name == "lo",
         mtu: 1500,
-        addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
+        addresses: addresses.iter().map(|net| address(net)).collect(),
         ..Interface::default()
     };
     HostFacts {
@@ -38,9 +39,18 @@ fn vagrant() -> HostFacts {
         ],
         defaults: vec![default(Family::V4, 2, 100), default(Family::V6, 2, 100)],
         routes: vec![
-            (ip("192.168.56.10"), Ok(RouteAnswer { index: 3, source: Some(ip("192.168.56.11")) })),
-            (ip("fd00:56::10"), Ok(RouteAnswer { index: 3, source: Some(ip("fd00:56::11")) })),
-            (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
+            (
+                ip("192.168.56.10"),
+                Ok(Route { index: 3, source: Some(ip("192.168.56.11")), ..Route::default() }),
+            ),
+            (
+                ip("fd00:56::10"),
+                Ok(Route { index: 3, source: Some(ip("fd00:56::11")), ..Route::default() }),
+            ),
+            (
+                ip("8.8.8.8"),
+                Ok(Route { index: 2, source: Some(ip("10.0.2.15")), ..Route::default() }),
+            ),
             (
                 ip("203.0.113.9"),
                 Err(RouteError::Refused { errno: libc::ENETUNREACH, words: String::new() }),
@@ -59,7 +69,11 @@ fn vagrant() -> HostFacts {
 }
 
 fn default(family: Family, index: u32, metric: u32) -> Route {
-    Route { index: Some(index), metric, ..Route::new(net(family.pick("0.0.0.0/0", "::/0"))) }
+    Route { net: net(family.pick("0.0.0.0/0", "::/0")), index, metric, ..Route::default() }
+}
+
+fn address(net: &str) -> Address {
+    Address { net: net.parse().unwrap(), flags: IFA_F_PERMANENT, ..Address::default() }
 }
 
 fn net(text: &str) -> IpNet {
@@ -246,7 +260,7 @@ fn unusable_default_routes_are_skipped() {
         refusing,
         default(Family::V4, 1, 1),
         default(Family::V4, 4, 2),
-        Route { index: None, ..default(Family::V4, 0, 3) },
+        default(Family::V4, 0, 3),
         default(Family::V4, 3, 50),
     ];
     assert_eq!(chosen(&request(V4, ""), &facts), "enp0s8 192.168.56.11");
@@ -294,19 +308,20 @@ fn default_routes_of_both_families_share_an_interface() {
 #[test]
 fn addresses_are_preferred_by_their_state() {
     let mut facts = vagrant();
-    let plain = |net: &str| Address::plain(net.parse().unwrap());
+    let plain = address;
+    let with = |flags: u32, net| Address { flags, ..address(net) };
     let stage =
         |addresses: Vec<Address>, facts: &mut HostFacts| facts.interfaces[2].addresses = addresses;
     let v6 = request(V6, "name enp0s8");
     stage(
         vec![
             plain("fe80::1/64"),
-            Address { dad_failed: true, ..plain("fd00::1/64") },
-            Address { tentative: true, ..plain("fd00::2/64") },
-            Address { deprecated: true, ..plain("fd00::3/64") },
-            Address { permanent: false, temporary: true, ..plain("fd00::4/64") },
-            Address { permanent: false, ..plain("fd00::5/64") },
-            Address { temporary: true, ..plain("fd00::6/64") },
+            with(IFA_F_PERMANENT | IFA_F_DADFAILED, "fd00::1/64"),
+            with(IFA_F_PERMANENT | IFA_F_TENTATIVE, "fd00::2/64"),
+            with(IFA_F_PERMANENT | IFA_F_DEPRECATED, "fd00::3/64"),
+            with(IFA_F_TEMPORARY, "fd00::4/64"),
+            with(0, "fd00::5/64"),
+            with(IFA_F_PERMANENT | IFA_F_TEMPORARY, "fd00::6/64"),
             plain("ff02::1/128"),
             plain("fd00::7/64"),
         ],
@@ -550,8 +565,7 @@ fn interface_list_marks_the_one_that_reaches_the_store() {
 }
 
 fn set_addresses(facts: &mut HostFacts, nets: &[&str]) {
-    facts.interfaces[2].addresses =
-        nets.iter().map(|net| Address::plain(net.parse().unwrap())).collect();
+    facts.interfaces[2].addresses = nets.iter().map(|net| address(net)).collect();
 }
 
 /// [`vagrant`] with other addresses on enp0s8.
@@ -682,11 +696,11 @@ fn remade() -> HostFacts {
             up: true,
             mtu: 1500,
             master: (words[0] == "veth1").then_some(2),
-            addresses: vec![Address::plain(net(words[2]))],
+            addresses: vec![address(words[2])],
             ..Interface::default()
         });
     }
-    facts.routes[0].1 = Ok(RouteAnswer { index: 2, source: None });
+    facts.routes[0].1 = Ok(Route { index: 2, source: None, ..Route::default() });
     facts.defaults = [2, 4, 8].map(|index| default(Family::V4, index, index)).to_vec();
     facts.leased.own = vec![net("10.244.1.0/24")];
     facts.leased.all = vec![net("10.244.2.0/24")];
@@ -737,7 +751,7 @@ fn address_in_a_leased_subnet_is_a_last_resort() {
     let mut facts = remade();
     let cidr = request(V4, "cidr 10.0.0.0/8");
     // A bridge with a network card joins hosts.
-    facts.interfaces[1].addresses.push(Address::plain(net("10.9.9.9/8")));
+    facts.interfaces[1].addresses.push(address("10.9.9.9/8"));
     facts.interfaces[7].master = Some(2);
     assert_eq!(chosen(&cidr, &facts), "cni0 10.9.9.9");
     // Somebody else's lease is no reason to be without an underlay, and an address that worked stays.
@@ -849,7 +863,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         &[],
     );
     assert!(bare.contains("enp0s8 has lost its address 192.168.56.11; restore it"), "{bare}");
-    let failed = text(&|facts| own(facts, &|one| one.addresses[3].dad_failed = true), &[]);
+    let failed = text(&|facts| own(facts, &|one| one.addresses[3].flags |= IFA_F_DADFAILED), &[]);
     assert!(
         failed.contains("cannot use its address fd00:56::11: another host has this address"),
         "{failed}"
@@ -890,7 +904,7 @@ fn trouble_is_reported_after_a_second_and_its_end_at_once() {
 fn mtu_of_an_address_on_loopback_is_that_of_the_routes_to_other_nodes() {
     let mut facts = vagrant();
     (facts.interfaces[0].mtu, facts.interfaces[2].mtu) = (65536, 1400);
-    facts.interfaces[0].addresses.push(Address::plain(net("10.1.1.1/32")));
+    facts.interfaces[0].addresses.push(address("10.1.1.1/32"));
     let by_flag = public(V4, Some("10.1.1.1"), None, "");
     let named = ["name lo", "address 10.1.1.1", "cidr 10.1.0.0/16"];
     for wish in named.map(|text| request(V4, text)).iter().chain([&by_flag]) {
@@ -921,7 +935,7 @@ fn assigned_subnet_clashes_with_the_hosts_network_but_not_with_pods_or_a_wide_ne
         let words: Vec<&str> = text.split(' ').collect();
         let (mut facts, own) = (vagrant(), net(words[1]));
         facts.interfaces[4].kind = words[2].replace('-', "");
-        facts.interfaces[4].addresses = vec![Address::plain(net(words[3]))];
+        facts.interfaces[4].addresses = vec![address(words[3])];
         facts.leased.own = vec![own];
         let request = request(V4, "name enp0s3");
         assert_eq!(chosen(&request, &facts), "enp0s3 10.0.2.15", "served before");

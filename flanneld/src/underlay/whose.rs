@@ -76,7 +76,7 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
         facts
             .defaults
             .iter()
-            .any(|route| route.index == Some(interface.index) && route.via == Some(router))
+            .any(|route| route.index == interface.index && route.via == Some(router))
     };
     interface.nets().find(|net| machine_nat(net).is_some_and(leads_there))
 }

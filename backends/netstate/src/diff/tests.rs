@@ -5,6 +5,7 @@ use crate::names::Mac;
 use crate::object::link::tun::TunSpec;
 use crate::object::link::vxlan::VxlanSpec;
 use crate::object::link::wireguard::WireguardSpec;
+use crate::object::link::{LinkKind, LinkSpec};
 use crate::object::route::{RouteKind, RouteSpec};
 use crate::object::wireguard_peer::{PublicKey, Secret, WireguardPeer};
 use crate::tests::fake::World;

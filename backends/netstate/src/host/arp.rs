@@ -7,8 +7,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Length in bytes of an ARP frame without padding: the Ethernet header and 28 bytes of ARP (RFC 826).
-const FRAME: usize = 14 + 28;
 /// EtherTypes of ARP and IPv6.
 const ETHERTYPE: [u8; 2] = [0x08, 0x06];
 const IPV6: [u8; 2] = [0x86, 0xdd];
@@ -50,10 +48,10 @@ pub fn holders(
         if now >= next {
             next = now + REPEAT;
             for address in addresses {
-                match address {
-                    IpAddr::V4(v4) => socket.send(&request(from, *v4))?,
-                    IpAddr::V6(v6) => socket.send(&solicitation(from, *v6))?,
-                }
+                socket.send(&match address {
+                    IpAddr::V4(v4) => request(from, *v4),
+                    IpAddr::V6(v6) => solicitation(from, *v6),
+                })?;
             }
         }
         if !socket.wait(next.min(end).saturating_duration_since(now))? {
@@ -79,21 +77,9 @@ pub fn holders(
 }
 
 /// The sender IP address is 0.0.0.0.
-fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
-    let mut frame = [0_u8; FRAME];
-    let parts: [&[u8]; 8] = [
-        &[0xff; 6],
-        &from.0,
-        &ETHERTYPE,
-        &KINDS,
-        &REQUEST,
-        &from.0,
-        &[0; 4 + 6],
-        &address.octets(),
-    ];
-    let bytes = parts.into_iter().flatten();
-    frame.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    frame
+fn request(from: Mac, address: Ipv4Addr) -> Vec<u8> {
+    [&[0xff; 6][..], &from.0, &ETHERTYPE, &KINDS, &REQUEST, &from.0, &[0; 4 + 6], &address.octets()]
+        .concat()
 }
 
 /// The sender's MAC if the frame is an ARP reply from `address`.
@@ -159,7 +145,7 @@ mod tests {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
     fn reply(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
-        let mut frame = request(mac, Ipv4Addr::UNSPECIFIED).to_vec();
+        let mut frame = request(mac, Ipv4Addr::UNSPECIFIED);
         frame[20..22].copy_from_slice(&REPLY);
         frame[28..32].copy_from_slice(&address.octets());
         frame

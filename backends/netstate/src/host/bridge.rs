@@ -65,7 +65,7 @@ mod tests {
         let bridge = |name: &str, nets: Vec<IpNet>| Interface {
             name: name.to_owned(),
             kind: "bridge".to_owned(),
-            addresses: nets.into_iter().map(Address::plain).collect(),
+            addresses: nets.into_iter().map(|net| Address { net, ..Address::default() }).collect(),
             ..Interface::default()
         };
         let bridges = [

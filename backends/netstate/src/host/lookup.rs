@@ -3,11 +3,10 @@
 use crate::names::{LinkName, Mac};
 use crate::netlink::wireguard;
 pub use crate::netlink::wireguard::PeerStatus;
-use crate::object::route::RouteKind;
 use ipnet::IpNet;
 use netlink::link::{link_of_index, link_of_name, look_up_links};
-use netlink::neighbor::{Neighbor, fdb_of_link, neighbors_of_link};
-use netlink::route::{Route, route_to, routes_of_table};
+use netlink::neighbor::dump_neighbors;
+use netlink::route::{Route, RouteKind, route_to, routes_of_table};
 use netlink::uapi::*;
 use netlink::{Client, KernelError, family_number};
 use std::net::IpAddr;
@@ -58,9 +57,9 @@ pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError
     let queries = vec![route_to(to, table), route_to(to, table | RTM_F_FIB_MATCH)];
     // The result for the packet, and the route that matched.
     let mut found = client.look_up(queries, Route::decode).into_iter();
-    let way = match found.next() {
-        Some(Ok(way)) => way,
-        Some(Err(error)) => match error.errno() {
+    let way = match found.next().transpose() {
+        Ok(way) => way.flatten(),
+        Err(error) => match error.errno() {
             Some(libc::ENETUNREACH) => return Ok(Fate::NoRoute),
             // The errnos of dropping routes for IPv4. For IPv6 the kernel returns the route itself.
             Some(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES) => {
@@ -68,7 +67,6 @@ pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError
             }
             _ => return Err(failed(error.into())),
         },
-        None => None,
     };
     let Some(way) = way else {
         let why = Problem::new("kernel-answer-unusable", "the kernel returned no route");
@@ -83,7 +81,7 @@ pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError
         dev: look_up_name(client, way.index)?,
         index: way.index,
         source: way.source,
-        kind: RouteKind::of_number(way.kind),
+        kind: way.kind,
         protocol: from.protocol,
         metric: from.metric,
         table: from.table,
@@ -94,8 +92,7 @@ pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError
 /// The most specific route that drops packets to an address.
 fn find_dropping_route(client: &mut Client, to: IpAddr) -> Result<Option<Hop>, KernelError> {
     let all = client.dump(&routes_of_table(family_number(to.into()), 0), |message| {
-        Route::decode(message)
-            .filter(|route| route.net.contains(&to) && drops(RouteKind::of_number(route.kind)))
+        Route::decode(message).filter(|route| route.net.contains(&to) && drops(route.kind))
     });
     let best = all?
         .into_iter()
@@ -106,7 +103,7 @@ fn find_dropping_route(client: &mut Client, to: IpAddr) -> Result<Option<Hop>, K
         dev: LinkName::default(),
         index: route.index,
         source: route.source,
-        kind: RouteKind::of_number(route.kind),
+        kind: route.kind,
         protocol: route.protocol,
         metric: route.metric,
         table: route.table,
@@ -121,13 +118,10 @@ pub fn look_up_neighbour(
     let Some(index) = look_up_index(client, dev)? else {
         return Ok(Neighbour::Absent);
     };
-    let found = client.dump(&neighbors_of_link(index, family_number(ip.into())), |message| {
-        let seen = Neighbor::decode(message)
-            .filter(|seen| seen.index == index && seen.destination == Some(ip))?;
-        Some(match seen.mac.filter(|_| !seen.is_unanswered()) {
-            Some(mac) => Neighbour::Known(Mac(mac)),
-            None => Neighbour::Silent,
-        })
+    let found = dump_neighbors(client, index, family_number(ip.into()), |seen| {
+        let mac = seen.mac.filter(|_| !seen.is_unanswered());
+        let state = mac.map_or(Neighbour::Silent, |mac| Neighbour::Known(Mac(mac)));
+        (seen.destination == Some(ip)).then_some(state)
     });
     Ok(found?.pop().unwrap_or(Neighbour::Absent))
 }
@@ -141,11 +135,8 @@ pub fn look_up_fdb(
     let Some(index) = look_up_index(client, dev)? else {
         return Ok(None);
     };
-    let found = client.dump(&fdb_of_link(index), |message| {
-        let seen = Neighbor::decode(message).filter(|seen| {
-            seen.family == AF_BRIDGE && seen.index == index && seen.mac == Some(mac.0)
-        });
-        seen?.destination
+    let found = dump_neighbors(client, index, AF_BRIDGE, |seen| {
+        seen.destination.filter(|_| seen.mac == Some(mac.0))
     });
     Ok(found?.into_iter().next())
 }

@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use nix::libc;
-use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -13,22 +13,14 @@ use tokio::io::unix::AsyncFd;
 pub const EVERY_PROTOCOL: u16 = 3;
 
 /// Non-blocking; for the frames of one link with one EtherType, or with any.
-pub struct PacketSocket {
-    fd: OwnedFd,
-}
+pub struct PacketSocket(Socket);
 
 impl PacketSocket {
     /// `link` is the interface index.
     pub fn open(link: u32, ethertype: u16) -> io::Result<Self> {
         let protocol = ethertype.to_be();
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the call takes only numbers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol)) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let number = Protocol::from(i32::from(protocol));
+        let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(number))?;
         // SAFETY: the struct consists of integers, so zero bytes are a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
@@ -36,11 +28,11 @@ impl PacketSocket {
         address.sll_ifindex = i32::try_from(link).map_err(io::Error::other)?;
         let length = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or_default();
         // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, which lives until the call returns.
-        let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+        let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
         if done < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { fd })
+        Ok(Self(socket))
     }
 
     /// Registers the socket with the Tokio runtime.
@@ -51,28 +43,22 @@ impl PacketSocket {
 
     /// Fails if the link is down or no longer exists.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        nix::sys::socket::send(self.fd.as_raw_fd(), frame, nix::sys::socket::MsgFlags::empty())?;
-        Ok(())
+        self.0.send(frame).map(drop)
     }
 
     /// The number of bytes in the buffer, to whose length the frame is truncated; `None` if no
     /// frame is waiting. Fails if the link is down or no longer exists.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
-        match nix::sys::socket::recv(
-            self.fd.as_raw_fd(),
-            frame,
-            nix::sys::socket::MsgFlags::empty(),
-        ) {
-            Ok(length) => Ok(Some(length)),
-            Err(error) if io::Error::from(error).kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error.into()),
+        match (&self.0).read(frame) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            received => received.map(Some),
         }
     }
 
     /// Blocks the thread until a frame arrives, or at most for `time`. True if a frame is waiting.
     pub fn wait(&self, time: Duration) -> io::Result<bool> {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        let mut wanted = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        let mut wanted = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         Ok(poll(&mut wanted, time)? > 0)
     }
@@ -80,12 +66,6 @@ impl PacketSocket {
 
 impl AsRawFd for PacketSocket {
     fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-}
-
-impl AsFd for PacketSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_raw_fd()
     }
 }

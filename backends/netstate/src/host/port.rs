@@ -9,8 +9,8 @@
 use crate::kernel::vanished_interface;
 use crate::names::Mac;
 use netlink::header::{flag_header, link_header, neighbor_header};
-use netlink::link::{Link, all_links};
-use netlink::neighbor::{Neighbor, neighbors_of_link};
+use netlink::link::{link_of_name, look_up_links};
+use netlink::neighbor::dump_neighbors;
 use netlink::uapi::*;
 use netlink::{Client, KernelError, Message, family_number};
 use std::net::IpAddr;
@@ -34,8 +34,8 @@ const OUTER: &str = "flprobe";
 const INNER: &str = "flpod";
 
 /// The first name is that of the end in the bridge.
-fn names(bridge: u32) -> (String, String) {
-    (format!("{OUTER}{bridge}"), format!("{INNER}{bridge}"))
+fn names(bridge: u32) -> [String; 2] {
+    [OUTER, INNER].map(|prefix| format!("{prefix}{bridge}"))
 }
 
 pub(crate) fn bridge_of(name: &str) -> Option<u32> {
@@ -54,11 +54,11 @@ pub fn is_port(name: &str) -> bool {
 pub fn create_probe_port(client: &mut Client, bridge: u32) -> Result<u32, KernelError> {
     let mut ends = find_ends(client, bridge)?;
     if ends.is_none() {
-        let (outer, inner) = names(bridge);
+        let [outer, inner] = names(bridge);
         request(client, pair(&outer, &inner))?;
         ends = find_ends(client, bridge)?;
     }
-    let Some((outer, inner)) = ends else {
+    let Some([outer, inner]) = ends else {
         return Err(failed(vanished_interface()));
     };
     request(client, silent(inner))?;
@@ -75,15 +75,11 @@ pub fn has_probe_port(client: &mut Client, bridge: u32) -> Result<bool, KernelEr
     Ok(find_ends(client, bridge)?.is_some())
 }
 
-/// The interface indices, if both ends exist.
-fn find_ends(client: &mut Client, bridge: u32) -> Result<Option<(u32, u32)>, KernelError> {
-    let (outer, inner) = names(bridge);
-    let links = client.dump(&all_links(), |message| {
-        let link = Link::decode(message).filter(|link| link.kind == "veth")?;
-        (link.name == outer || link.name == inner).then(|| (link.name == outer, link.index))
-    })?;
-    let index = |outer| links.iter().find(|(is_outer, _)| *is_outer == outer).map(|(_, at)| *at);
-    Ok(index(true).zip(index(false)))
+/// The interface indices, in the order of [`names`], if both ends exist.
+fn find_ends(client: &mut Client, bridge: u32) -> Result<Option<[u32; 2]>, KernelError> {
+    let requests = names(bridge).iter().map(|name| link_of_name(name)).collect();
+    let found = look_up_links(client, requests, |link| (link.kind == "veth").then_some(link.index));
+    Ok(found?.try_into().ok())
 }
 
 /// Adds a neighbour entry on the bridge that sends packets for a probe address to the probe port.
@@ -109,10 +105,8 @@ pub fn forget_probe_address(
 
 /// Deletes all neighbour entries of a bridge that contain the probe port's MAC.
 pub(crate) fn forget_all(client: &mut Client, bridge: u32) -> Result<(), KernelError> {
-    let found = client.dump(&neighbors_of_link(0, 0), |message| {
-        let ours = Neighbor::decode(message)
-            .filter(|seen| seen.index == bridge && seen.mac == Some(MAC.0) && seen.is_permanent());
-        ours?.destination
+    let found = dump_neighbors(client, bridge, 0, |seen| {
+        seen.destination.filter(|_| seen.mac == Some(MAC.0) && seen.is_permanent())
     });
     for address in found? {
         forget_probe_address(client, bridge, address)?;
@@ -125,7 +119,7 @@ pub(crate) fn forget_all(client: &mut Client, bridge: u32) -> Result<(), KernelE
 pub fn remove_probe_port(client: &mut Client, bridge: u32) -> Result<(), KernelError> {
     forget_all(client, bridge)?;
     match find_ends(client, bridge)? {
-        Some((outer, _)) => request(client, Message::new(RTM_DELLINK, 0, &link_header(outer))),
+        Some([outer, _]) => request(client, Message::new(RTM_DELLINK, 0, &link_header(outer))),
         None => Ok(()),
     }
 }
@@ -187,9 +181,9 @@ mod tests {
     #[test]
     fn ports_are_known_by_their_names() {
         for bridge in [7, 99_999_999] {
-            let (outer, inner) = names(bridge);
-            assert!(outer.len() < 16, "{outer}");
-            assert_eq!([&outer, &inner].map(|name| bridge_of(name)), [Some(bridge); 2]);
+            let names = names(bridge);
+            assert!(names[0].len() < 16, "{names:?}");
+            assert_eq!(names.map(|name| bridge_of(&name)), [Some(bridge); 2]);
         }
         for name in ["flprobe", "flpod7a", "flpod+7", "veth7", "flannel.1", "xflpod1"] {
             assert!(!is_port(name), "{name}");

@@ -1,20 +1,17 @@
 //! Reads this host's interfaces, routes and neighbours of any origin.
 
-use crate::host::{
-    Address as HostAddress, Forwarded, Interface, Neighbour, PolicyRule, Route as HostRoute,
-    RouteAnswer, RouteError,
-};
+use crate::host::{Interface, Neighbour, PolicyRule, RouteError};
 use crate::names::Mac;
 use crate::object::link::vxlan;
-use crate::object::route::RouteKind;
 use ipnet::IpNet;
 use netlink::address::{Address, addresses_of_link};
-use netlink::header::rule_header;
+use netlink::header::lookup_header;
 use netlink::link::{Link, all_links};
-use netlink::neighbor::{Neighbor, neighbors_of_link};
-use netlink::route::{Route, forwarded_route, route_to, routes_of_table};
+use netlink::neighbor::dump_neighbors;
+use netlink::route::{Route, routes_of_table};
 use netlink::uapi::*;
-use netlink::{Client, KernelError, Message, Query, Received, RequestError, family_number, wire};
+use netlink::{Client, KernelError, Message, Query, Received, RequestError, wire};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use types::Family;
 
@@ -37,7 +34,7 @@ pub fn read_interfaces(client: &mut Client) -> Result<Vec<Interface>, KernelErro
         if let Some(interface) =
             interfaces.iter_mut().find(|interface| interface.index == address.index)
         {
-            interface.addresses.push(host_address(&address));
+            interface.addresses.push(address);
         }
     }
     Ok(interfaces)
@@ -46,13 +43,12 @@ pub fn read_interfaces(client: &mut Client) -> Result<Vec<Interface>, KernelErro
 /// The routes of the main table that `keep` accepts, IPv4 first.
 pub fn read_routes(
     client: &mut Client,
-    keep: impl Fn(&HostRoute) -> bool,
-) -> Result<Vec<HostRoute>, KernelError> {
+    keep: impl Fn(&Route) -> bool,
+) -> Result<Vec<Route>, KernelError> {
     dump_both_families(
         client,
-        |family| routes_of_table(family_number(family), u32::from(RT_TABLE_MAIN)),
-        |message| host_route(Route::decode(message)?).filter(&keep),
-        HostRoute::family,
+        |family| routes_of_table(family, RT_TABLE_MAIN),
+        |message| Route::decode(message).filter(|route| route.is_of_main_table() && keep(route)),
         usize::MAX,
     )
 }
@@ -61,23 +57,23 @@ pub fn read_routes(
 /// also list those of all other families instead. At most `most` of each family.
 fn dump_both_families<T>(
     client: &mut Client,
-    query: impl Fn(Family) -> Query,
+    query: impl Fn(u8) -> Query,
     decode: impl Fn(&Received<'_>) -> Option<T>,
-    family_of: impl Fn(&T) -> Family,
     most: usize,
 ) -> Result<Vec<T>, KernelError> {
     let mut found = Vec::new();
-    for family in Family::ALL {
+    for family in [AF_INET, AF_INET6] {
         let all = client.fold_dump(&query(family), Vec::new, |list: &mut Vec<T>, message| {
-            if list.len() < most {
-                list.extend(decode(message).filter(|object| family_of(object) == family));
+            // The messages of routes and of rules begin with the family.
+            if list.len() < most && wire::u8_at(message.body, 0) == Some(family) {
+                list.extend(decode(message));
             }
         });
         match all {
             // Moves the list instead of copying it: it may have ten thousand routes.
             Ok(all) if found.is_empty() => found = all,
             Ok(all) => found.extend(all),
-            Err(error) if family.is_v6() => {
+            Err(error) if family == AF_INET6 => {
                 tracing::debug!(error = %error, "cannot read IPv6 objects");
             }
             Err(error) => return Err(error),
@@ -86,33 +82,19 @@ fn dump_both_families<T>(
     Ok(found)
 }
 
-/// The packets are this host's. The results are in the order of `targets`.
+/// The results are in the order of the requests, which are of [`route_to`] and [`forwarded_route`].
+/// For this host's own addresses, the route leads to the loopback interface.
+///
+/// [`route_to`]: netlink::route::route_to
+/// [`forwarded_route`]: netlink::route::forwarded_route
 pub fn look_up_routes(
     client: &mut Client,
-    targets: &[IpAddr],
-) -> Vec<Result<RouteAnswer, RouteError>> {
-    let queries = targets.iter().map(|to| route_to(*to, 0));
-    look_up_each(client, queries.collect())
-}
-
-/// The results are in the order of `packets`.
-pub fn look_up_forwarded_routes(
-    client: &mut Client,
-    packets: &[Forwarded],
-) -> Vec<Result<RouteAnswer, RouteError>> {
-    let queries =
-        packets.iter().map(|packet| forwarded_route(packet.from, packet.to, packet.incoming));
-    look_up_each(client, queries.collect())
-}
-
-fn look_up_each(
-    client: &mut Client,
-    queries: Vec<Message>,
-) -> Vec<Result<RouteAnswer, RouteError>> {
-    let found = client.look_up(queries, Route::decode);
+    requests: impl Iterator<Item = Message>,
+) -> Vec<Result<Route, RouteError>> {
+    let found = client.look_up(requests.collect(), Route::decode);
     let answer = |found: Result<Option<Route>, RequestError>| match found {
         Ok(Some(route)) if route.index == 0 => Err(RouteError::WithoutInterface),
-        Ok(Some(route)) => Ok(RouteAnswer { index: route.index, source: route.source }),
+        Ok(Some(route)) => Ok(route),
         Ok(None) | Err(RequestError::Lost) => Err(RouteError::Unanswered),
         Err(RequestError::Refused { errno, words }) => Err(RouteError::Refused { errno, words }),
     };
@@ -122,23 +104,20 @@ fn look_up_each(
 /// IPv4 first, in the order in which the kernel evaluates them.
 pub fn read_policy_rules(client: &mut Client) -> Result<Vec<PolicyRule>, KernelError> {
     let query = |family| {
-        let header = rule_header(family_number(family));
+        let header = lookup_header(family, 0, 0, 0);
         Query::new("policy routing rules", Message::new(RTM_GETRULE, 0, &header))
     };
-    let mut rules =
-        dump_both_families(client, query, decode_policy_rule, |rule| rule.family, usize::MAX)?;
-    let mut tables: Vec<u32> = rules
+    let mut rules = dump_both_families(client, query, decode_policy_rule, usize::MAX)?;
+    let tables: BTreeSet<u32> = rules
         .iter()
         .filter(|rule| !rule.is_standard() && !rule.conditional | rule.inverted)
         .filter_map(|rule| rule.table)
         .collect();
-    tables.sort_unstable();
-    tables.dedup();
     for table in tables.into_iter().take(POLICY_TABLES) {
         let destinations = read_destinations(client, table)?;
         for rule in rules.iter_mut().filter(|rule| rule.table == Some(table)) {
             let of_family = destinations.iter().filter(|net| Family::from(**net) == rule.family);
-            rule.destinations = Some(of_family.copied().collect());
+            rule.destinations = of_family.copied().collect();
         }
     }
     Ok(rules)
@@ -148,17 +127,15 @@ pub fn read_policy_rules(client: &mut Client) -> Result<Vec<PolicyRule>, KernelE
 fn read_destinations(client: &mut Client, table: u32) -> Result<Vec<IpNet>, KernelError> {
     dump_both_families(
         client,
-        |family| routes_of_table(family_number(family), table),
+        |family| routes_of_table(family, table),
         |message| Some(Route::decode(message).filter(|route| route.table == table)?.net),
-        |net| Family::from(net),
         POLICY_ROUTES,
     )
 }
 
 /// The neighbours that the kernel has resolved or tried to resolve.
 pub fn read_neighbours(client: &mut Client, index: u32) -> Result<Vec<Neighbour>, KernelError> {
-    client.dump(&neighbors_of_link(index, 0), |message| {
-        let seen = Neighbor::decode(message).filter(|seen| seen.index == index)?;
+    dump_neighbors(client, index, 0, |seen| {
         let mac = seen.mac.filter(|_| seen.is_answered()).map(Mac);
         let is_asked_for = seen.is_unanswered() || mac.is_some();
         Some(Neighbour { address: seen.destination.filter(|_| is_asked_for)?, mac })
@@ -170,10 +147,7 @@ pub fn read_answered_neighbours(
     client: &mut Client,
     index: u32,
 ) -> Result<Vec<IpAddr>, KernelError> {
-    client.dump(&neighbors_of_link(index, 0), |message| {
-        let seen = Neighbor::decode(message).filter(|seen| seen.index == index)?;
-        seen.destination.filter(|_| seen.is_answered())
-    })
+    dump_neighbors(client, index, 0, |seen| seen.destination.filter(|_| seen.is_answered()))
 }
 
 /// The groups of events about interfaces and addresses. Those of routes are more frequent: every new pod
@@ -214,31 +188,6 @@ fn interface_without_addresses(link: &Link<'_>) -> Interface {
         received: link.counters.map_or(0, |counters| counters.received.packets),
         addresses: Vec::new(),
     }
-}
-
-fn host_address(address: &Address) -> HostAddress {
-    HostAddress {
-        net: address.net,
-        permanent: address.has(IFA_F_PERMANENT),
-        deprecated: address.has(IFA_F_DEPRECATED),
-        // The same bit has two names: IFA_F_SECONDARY for IPv4, IFA_F_TEMPORARY for IPv6.
-        temporary: address.net.addr().is_ipv6() && address.has(IFA_F_TEMPORARY),
-        tentative: address.has(IFA_F_TENTATIVE) && !address.has(IFA_F_OPTIMISTIC),
-        dad_failed: address.has(IFA_F_DADFAILED),
-    }
-}
-
-/// `None` for a route of another table.
-fn host_route(route: Route) -> Option<HostRoute> {
-    route.is_of_main_table().then(|| HostRoute {
-        to: route.net,
-        via: route.via,
-        index: Some(route.index).filter(|index| *index != 0),
-        kind: RouteKind::of_number(route.kind),
-        protocol: route.protocol,
-        metric: route.metric,
-        paths: route.paths,
-    })
 }
 
 fn decode_policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
@@ -288,10 +237,11 @@ fn decode_policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Path;
-    use crate::object::route::RouteKind;
+    use crate::host::{is_usable, unusable_state};
     use netlink::header::{address_header, link_header, route_header};
+    use netlink::route::{Path, RouteKind, route_to};
     use proptest::prelude::*;
+    use std::net::IpAddr;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -299,15 +249,6 @@ mod tests {
 
     fn read<T>(message: Message, each: impl Fn(&Received<'_>) -> T) -> T {
         message.read_back(|received| Some(each(received))).remove(0)
-    }
-
-    fn index_and_address(message: &Received<'_>) -> Option<(u32, HostAddress)> {
-        let address = Address::decode(message)?;
-        Some((address.index, host_address(&address)))
-    }
-
-    fn main_route(message: &Received<'_>) -> Option<HostRoute> {
-        host_route(Route::decode(message)?)
     }
 
     #[test]
@@ -362,26 +303,28 @@ mod tests {
 
     #[test]
     fn multipath_route_is_split_into_its_paths() {
-        let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, RT_TABLE_MAIN);
+        let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, 0);
         let message = || Message::new(RTM_NEWROUTE, 0, &header).number(RTA_PRIORITY, 7);
-        let mut route = read(message(), main_route).unwrap();
-        route.paths = [2, 3].map(|index| Path { via: None, index: Some(index) }).into();
+        let mut route = read(message(), Route::decode).unwrap();
+        assert!(route.is_of_main_table());
+        route.paths = [2, 3].map(|index| Path { via: None, index }).into();
         assert!(route.is_default() && route.carries() && route.link().is_none(), "{route:?}");
         let paths: Vec<_> =
             route.split().into_iter().map(|path| (path.index, path.metric)).collect();
-        assert_eq!(paths, [(Some(2), 7), (Some(3), 7)]);
-        assert_eq!(read(message().number(RTA_TABLE, 100), main_route), None, "another table");
+        assert_eq!(paths, [(2, 7), (3, 7)]);
+        let other = read(message().number(RTA_TABLE, 100), Route::decode).unwrap();
+        assert!(!other.is_of_main_table(), "another table");
     }
 
     #[test]
     fn route_without_a_gateway_is_a_link_unless_it_drops_packets() {
         let of = |kind| {
-            let header = route_header(AF_INET, 24, 2, 0, kind, RT_TABLE_MAIN);
+            let header = route_header(AF_INET, 24, 2, 0, kind, 0);
             read(
                 Message::new(RTM_NEWROUTE, 0, &header)
                     .ip(RTA_DST, ip("192.0.2.0"))
                     .number(RTA_OIF, 4),
-                main_route,
+                Route::decode,
             )
             .unwrap()
         };
@@ -396,35 +339,31 @@ mod tests {
     #[test]
     fn address_has_its_flags_and_the_local_end() {
         let of = |family, flags: u32| {
-            Message::new(RTM_NEWADDR, 0, &address_header(family, 24, 3)).number(IFA_FLAGS, flags)
+            Message::new(RTM_NEWADDR, 0, &address_header(family, 24, 0, 3)).number(IFA_FLAGS, flags)
         };
-        let (index, found) = read(
+        let found = read(
             of(AF_INET, IFA_F_PERMANENT | IFA_F_TEMPORARY)
                 .ip(IFA_ADDRESS, ip("192.0.2.9"))
                 .ip(IFA_LOCAL, ip("192.0.2.1")),
-            index_and_address,
+            Address::decode,
         )
         .unwrap();
-        assert_eq!(
-            (index, found),
-            (3, HostAddress::plain("192.0.2.1/24".parse().unwrap())),
-            "for IPv4, IFA_F_TEMPORARY means secondary"
-        );
+        assert_eq!((found.index, found.net), (3, "192.0.2.1/24".parse().unwrap()));
+        assert!(found.has(IFA_F_PERMANENT) && is_usable(&found));
+        assert!(!found.is_temporary(), "for IPv4, IFA_F_TEMPORARY means secondary");
         let v6 = |flags| {
-            read(of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")), index_and_address)
-                .unwrap()
-                .1
+            read(of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")), Address::decode).unwrap()
         };
-        let state = |flags| {
-            (v6(flags).temporary, v6(flags).tentative, v6(flags).deprecated, v6(flags).dad_failed)
-        };
-        assert_eq!(state(IFA_F_TEMPORARY | IFA_F_DEPRECATED), (true, false, true, false));
-        assert_eq!(state(IFA_F_TENTATIVE | IFA_F_DADFAILED), (false, true, false, true));
-        assert_eq!(
-            state(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC),
-            (false, false, false, false),
-            "an optimistic address is usable"
-        );
+        for (flags, state) in [
+            (IFA_F_TEMPORARY | IFA_F_DEPRECATED, "deprecated"),
+            (IFA_F_TENTATIVE, "still tentative"),
+            (IFA_F_TENTATIVE | IFA_F_DADFAILED, "another host has this address (dadfailed)"),
+        ] {
+            let address = v6(flags);
+            assert_eq!((is_usable(&address), unusable_state(&address)), (false, state));
+            assert_eq!(address.is_temporary(), flags & IFA_F_TEMPORARY != 0);
+        }
+        assert!(is_usable(&v6(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC)), "optimistic");
     }
 
     #[test]
@@ -433,16 +372,11 @@ mod tests {
         let link =
             |index, name| Message::new(RTM_NEWLINK, 0, &link_header(index)).text(IFLA_IFNAME, name);
         assert!(of(link(2, "wan0")) && of(link(9, "eth0")) && !of(link(9, "veth1")));
-        let route = || {
-            Message::new(
-                RTM_DELROUTE,
-                0,
-                &route_header(AF_INET, 24, 2, 0, RTN_UNICAST, RT_TABLE_MAIN),
-            )
-        };
+        let route =
+            || Message::new(RTM_DELROUTE, 0, &route_header(AF_INET, 24, 2, 0, RTN_UNICAST, 0));
         assert!(of(route().number(RTA_OIF, 2)) && !of(route().number(RTA_OIF, 9)));
         assert!(!of(route().number(RTA_OIF, 2).ip(RTA_GATEWAY, ip("192.0.2.1"))));
-        assert!(of(Message::new(RTM_DELADDR, 0, &address_header(AF_INET, 24, 9))));
+        assert!(of(Message::new(RTM_DELADDR, 0, &address_header(AF_INET, 24, 0, 9))));
     }
 
     #[test]
@@ -463,7 +397,8 @@ mod tests {
             lo.received > 0 && interfaces.is_sorted_by_key(|interface| interface.index),
             "{lo:?}"
         );
-        let found = look_up_routes(&mut client, &[here, ip("255.255.255.255"), here]);
+        let targets = [here, ip("255.255.255.255"), here];
+        let found = look_up_routes(&mut client, targets.iter().map(|to| route_to(*to, 0)));
         assert_eq!(
             found
                 .iter()
@@ -475,8 +410,8 @@ mod tests {
         assert_eq!(read_answered_neighbours(&mut client, lo.index).unwrap(), Vec::<IpAddr>::new());
         let all = read_routes(&mut client, |_| true).unwrap();
         assert_eq!(
-            read_routes(&mut client, HostRoute::is_default).unwrap(),
-            all.into_iter().filter(HostRoute::is_default).collect::<Vec<_>>()
+            read_routes(&mut client, Route::is_default).unwrap(),
+            all.into_iter().filter(Route::is_default).collect::<Vec<_>>()
         );
     }
 
@@ -484,7 +419,7 @@ mod tests {
         #[test]
         fn garbage_never_panics(kind in 16u16..35, body in proptest::collection::vec(any::<u8>(), 0..120)) {
             let message = Received { kind, flags: 0, sequence: 1, body: &body };
-            let _ = (index_and_address(&message), main_route(&message), decode_policy_rule(&message), may_change_interface(&message, 1, "eth0"));
+            let _ = (decode_policy_rule(&message), may_change_interface(&message, 1, "eth0"));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::object::link::vxlan::{self, KIND};
 use netlink::link::{Link, all_links};
-use netlink::neighbor::{Neighbor, fdb_of_link};
+use netlink::neighbor::{Neighbor, dump_neighbors};
 use netlink::uapi::*;
 use netlink::{Client, KernelError, Received};
 use std::collections::BTreeSet;
@@ -25,11 +25,9 @@ pub fn read_tunnel_destinations(
     });
     let mut found = BTreeSet::new();
     for index in tunnels? {
-        found.extend(client.dump(&fdb_of_link(index), |message| {
-            let entry = Neighbor::decode(message).filter(|entry| {
-                entry.family == AF_BRIDGE && entry.index == index && entry.is_permanent()
-            });
-            entry?.destination.filter(|ip| !ip.is_unspecified() && !ip.is_multicast())
+        found.extend(dump_neighbors(client, index, AF_BRIDGE, |entry| {
+            let is_host = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+            entry.destination.filter(is_host).filter(|_| entry.is_permanent())
         })?);
     }
     Ok(found)

@@ -11,7 +11,6 @@ use netlink::address::Address;
 use netlink::header::address_header;
 use netlink::uapi::*;
 use netlink::{KernelError, Message, Received, family_number};
-use std::net::IpAddr;
 use types::Problem;
 
 pub(super) struct Addresses;
@@ -44,11 +43,9 @@ impl Kind for Addresses {
         let Key::Address(_, net) = op.key() else { return None };
         let (kind, flags) = op.kind_and_flags(RTM_NEWADDR);
         let family = family_number(net.addr().into());
-        let mut header = address_header(family, net.prefix_len(), index);
         // No other host can have this address, and a tentative address cannot be used.
-        if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
-            *place = IFA_F_NODAD;
-        }
+        let nodad = if net.addr().is_ipv6() && !op.is_deletion() { IFA_F_NODAD } else { 0 };
+        let header = address_header(family, net.prefix_len(), nodad, index);
         let message = Message::new(kind, flags, &header);
         Some(message.ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr()))
     }

@@ -46,24 +46,22 @@ pub(crate) trait Kind: Sync {
 
     /// What a refusal of an operation means. The text of the problem continues the kernel's.
     fn refusal(&self, _op: &Op, errno: i32) -> (FailureKind, Problem) {
-        let kind =
-            if is_about_one_peer(errno) { FailureKind::Conflict } else { FailureKind::Other };
-        (kind, Problem::new("kernel-refused", ""))
+        (failure_kind(errno), Problem::new("kernel-refused", ""))
     }
 }
 
-/// True for an errno that concerns one peer's address. Faults of the host, such as a missing device
-/// or no memory, have other errnos.
-pub(super) fn is_about_one_peer(errno: i32) -> bool {
-    matches!(
-        errno,
+/// A conflict concerns one peer's address. Faults of the host, such as a missing device or no
+/// memory, have other errnos.
+pub(super) fn failure_kind(errno: i32) -> FailureKind {
+    match errno {
         libc::EEXIST
-            | libc::EINVAL
-            | libc::EADDRNOTAVAIL
-            | libc::EAFNOSUPPORT
-            | libc::ENETUNREACH
-            | libc::EHOSTUNREACH
-    )
+        | libc::EINVAL
+        | libc::EADDRNOTAVAIL
+        | libc::EAFNOSUPPORT
+        | libc::ENETUNREACH
+        | libc::EHOSTUNREACH => FailureKind::Conflict,
+        _ => FailureKind::Other,
+    }
 }
 
 /// WireGuard peers and their allowed IPs. The kernel lists them with their interface, changes them

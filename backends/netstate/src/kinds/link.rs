@@ -60,7 +60,7 @@ impl Kind for Links {
         let exists = |text| (FailureKind::Conflict, Problem::new("tunnel-exists", text));
         match (errno, &spec.kind) {
             (libc::EOPNOTSUPP, kind) => {
-                let module = kind.module();
+                let module = kind.name();
                 let text = format!(
                     "; {name} needs the kernel module {module}; run modprobe {module} (some distributions package the module separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
                 );

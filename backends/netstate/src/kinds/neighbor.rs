@@ -12,7 +12,7 @@ use crate::report::survey::{Origin, Seen};
 use crate::scope::Scope;
 use ipnet::IpNet;
 use netlink::header::neighbor_header;
-use netlink::neighbor::{Neighbor, fdb_of_link, neighbors_of_link};
+use netlink::neighbor::{Neighbor, dump_neighbors};
 use netlink::uapi::*;
 use netlink::{KernelError, Message, Received, family_number};
 
@@ -124,16 +124,9 @@ fn dump(
     family: u8,
     keep: impl Fn(&Neighbor) -> bool,
 ) -> Result<Vec<Seen>, KernelError> {
-    let query = match family {
-        AF_BRIDGE => fdb_of_link(index),
-        _ => neighbors_of_link(index, family),
-    };
-    kernel.client.dump(&query, |message| {
-        // An older kernel also lists the entries of other links.
-        let seen = Neighbor::decode(message)
-            .filter(|seen| seen.family == family && seen.index == index && keep(seen))?;
-        let (key, value) = object(name, &seen)?;
-        Some(Seen { key, value: value?, origin: Origin::of(&seen) })
+    dump_neighbors(&mut kernel.client, index, family, |seen| {
+        let (key, value) = object(name, seen).filter(|_| keep(seen))?;
+        Some(Seen { key, value: value?, origin: Origin::of(seen) })
     })
 }
 

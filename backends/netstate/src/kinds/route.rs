@@ -1,11 +1,11 @@
 //! Routes of the main table.
 
-use super::kind::{Kind, is_about_one_peer};
+use super::kind::{Kind, failure_kind};
 use crate::kernel::{ExistingState, FailureKind};
 use crate::names::LinkName;
 use crate::netlink::NetlinkKernel;
 use crate::netlink::watched::Watched;
-use crate::object::route::{BOOT, RouteKind, RouteSpec};
+use crate::object::route::{BOOT, RouteSpec};
 use crate::object::{Key, Op, Value};
 use crate::report::survey::{Origin, Seen};
 use crate::scope::Scope;
@@ -38,7 +38,7 @@ impl PlainRoute {
                 via: route.via,
                 dev: LinkName::default(),
                 onlink: route.flags & RTNH_F_ONLINK != 0,
-                kind: RouteKind::of_number(route.kind),
+                kind: route.kind,
                 scope: route.scope,
                 protocol: route.protocol,
             },
@@ -57,7 +57,7 @@ impl PlainRoute {
 }
 
 pub(crate) fn main_table(family: u8) -> Query {
-    routes_of_table(family, u32::from(RT_TABLE_MAIN))
+    routes_of_table(family, RT_TABLE_MAIN)
 }
 
 pub(super) struct Routes;
@@ -121,20 +121,16 @@ impl Kind for Routes {
         let (Key::Route(net, metric), Value::Route(route)) = (op.key(), op.value()) else {
             return None;
         };
-        let (scope, kind) = match (op.is_deletion(), net, route.kind) {
-            (false, _, kind) => (route.scope, kind.number()),
-            (true, IpNet::V4(_), kind) if kind.drops() => (RT_SCOPE_NOWHERE, kind.number()),
-            (true, IpNet::V6(_), kind) if kind.drops() => (0, kind.number()),
-            (true, IpNet::V4(_), _) => (RT_SCOPE_NOWHERE, RTN_UNSPEC),
-            (true, IpNet::V6(_), _) => (0, RTN_UNSPEC),
+        let any_kind = op.is_deletion() && !route.kind.drops();
+        let kind = if any_kind { RTN_UNSPEC } else { route.kind.number() };
+        let scope = match net {
+            _ if !op.is_deletion() => route.scope,
+            IpNet::V4(_) => RT_SCOPE_NOWHERE,
+            IpNet::V6(_) => 0,
         };
         let family = family_number(net.addr().into());
-        let length = net.prefix_len();
-        let mut header = route_header(family, length, route.protocol, scope, kind, RT_TABLE_MAIN);
-        if let (true, false, Some(place)) = (route.onlink, op.is_deletion(), header.get_mut(8..12))
-        {
-            place.copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
-        }
+        let onlink = if route.onlink && !op.is_deletion() { RTNH_F_ONLINK } else { 0 };
+        let header = route_header(family, net.prefix_len(), route.protocol, scope, kind, onlink);
         let (kind, flags) = op.kind_and_flags(RTM_NEWROUTE);
         let mut message = Message::new(kind, flags, &header).ip(RTA_DST, net.network());
         if index != 0 {
@@ -149,10 +145,6 @@ impl Kind for Routes {
     fn refusal(&self, op: &Op, errno: i32) -> (FailureKind, Problem) {
         let (Key::Route(net, _), Value::Route(route)) = (op.key(), op.value()) else {
             return (FailureKind::Other, Problem::new("kernel-refused", ""));
-        };
-        let kind = match is_about_one_peer(errno) {
-            true => FailureKind::Conflict,
-            false => FailureKind::Other,
         };
         let dev = route.dev;
         let problem = match (errno, op, route.via) {
@@ -183,7 +175,7 @@ impl Kind for Routes {
             },
             _ => Problem::new("kernel-refused", ""),
         };
-        (kind, problem)
+        (failure_kind(errno), problem)
     }
 }
 

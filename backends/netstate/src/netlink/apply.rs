@@ -12,8 +12,6 @@ use types::{Errno, Problem};
 /// At most so many operations become messages at once. The limit reduces memory use.
 const SLICE: usize = 1024;
 
-type Indices = BTreeMap<LinkName, u32>;
-
 impl NetlinkKernel {
     pub(super) fn apply_all(&mut self, ops: &[Op]) -> Vec<OpError> {
         let mut errors = Vec::new();
@@ -37,21 +35,23 @@ impl NetlinkKernel {
                     continue;
                 }
             };
+            let index = |op: &Op| device(op).map_or(Some(0), |name| indices.get(&name).copied());
+            let (present, missing): (Vec<&Op>, Vec<&Op>) =
+                now.iter().partition(|op| index(op).is_some());
+            // The kernel deleted the objects with the interface.
+            let missing = missing.into_iter().filter(|op| !op.is_deletion());
+            errors.extend(missing.map(missing_interface));
             if peers {
-                errors.extend(self.apply_peers(now, &indices));
+                for (name, index) in &indices {
+                    let is_on_it = |op: &&&Op| device(op) == Some(*name);
+                    let on_it: Vec<&Op> = present.iter().filter(is_on_it).copied().collect();
+                    errors.extend(self.apply_wireguard(*index, &on_it));
+                }
                 continue;
             }
-            let mut message = |op: &Op| match device(op).map(|name| (name, indices.get(&name))) {
-                None => kind_of(op.key()).message(op, 0),
-                Some((_, Some(index))) => kind_of(op.key()).message(op, *index),
-                Some((name, None)) => {
-                    // The kernel deleted the objects with the interface.
-                    errors.extend((!op.is_deletion()).then(|| missing_interface(op, name)));
-                    None
-                }
-            };
+            let message = |op| Some((kind_of(Op::key(op)).message(op, index(op)?)?, op));
             let (messages, sent): (Vec<Message>, Vec<&Op>) =
-                now.iter().filter_map(|op| Some((message(op)?, op))).unzip();
+                present.into_iter().filter_map(message).unzip();
             let answers = self.client.batch(messages);
             errors.extend(
                 sent.into_iter()
@@ -62,26 +62,8 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Goes interface by interface.
-    fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
-        let mut errors = Vec::new();
-        let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
-        for name in names {
-            let on_it: Vec<&Op> = ops.iter().filter(|op| device(op) == Some(name)).collect();
-            match indices.get(&name) {
-                Some(index) => errors.extend(self.apply_wireguard(*index, &on_it)),
-                // Deletions are skipped, as above.
-                None => {
-                    let missing = on_it.into_iter().filter(|op| !op.is_deletion());
-                    errors.extend(missing.map(|op| missing_interface(op, name)));
-                }
-            }
-        }
-        errors
-    }
-
     /// The links that the operations use, without those that do not exist.
-    fn indices(&mut self, ops: &[Op]) -> Result<Indices, KernelError> {
+    fn indices(&mut self, ops: &[Op]) -> Result<BTreeMap<LinkName, u32>, KernelError> {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
         let links = self.links_by_name(&names)?;
@@ -98,8 +80,8 @@ pub(super) fn not_looked_up(op: &Op, error: &KernelError) -> OpError {
     OpError::new(op, FailureKind::Other, error.why.clone())
 }
 
-fn missing_interface(op: &Op, name: LinkName) -> OpError {
-    let text = format!("interface {name} does not exist");
+fn missing_interface(op: &Op) -> OpError {
+    let text = format!("interface {} does not exist", device(op).unwrap_or_default());
     OpError::new(op, FailureKind::Other, Problem::new("interface-missing", text))
 }
 

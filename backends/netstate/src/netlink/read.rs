@@ -3,15 +3,17 @@
 use super::NetlinkKernel;
 use super::watched::Watched;
 use crate::cleanup::Inventory;
-use crate::kernel::{ExistingState, Facts};
+use crate::kernel::{ExistingState, Facts, Kernel, OpError, WireguardKernel};
 use crate::kinds::KINDS;
 use crate::kinds::route::{PlainRoute, main_table};
 use crate::names::LinkName;
-use crate::object::KernelState;
 use crate::object::link::SeenLink;
+use crate::object::wireguard_peer::PublicKey;
+use crate::object::{KernelState, Op};
 use crate::report::survey::Survey;
 use crate::scope::Scope;
 use crate::underlay::Underlay;
+use async_trait::async_trait;
 use netlink::address::{Address, addresses_of_link};
 use netlink::link::{Link, all_links, link_of_index, link_of_name, look_up_links};
 use netlink::route::{Route, route_to};
@@ -22,8 +24,13 @@ use std::net::IpAddr;
 
 type Links = BTreeMap<LinkName, SeenLink>;
 
-impl NetlinkKernel {
-    pub(super) fn read_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+#[async_trait]
+impl Kernel for NetlinkKernel {
+    async fn read(
+        &mut self,
+        scope: &Scope,
+        _want: &KernelState,
+    ) -> Result<ExistingState, KernelError> {
         let mut found = ExistingState::default();
         for kind in KINDS {
             kind.read(self, scope, &mut found)?;
@@ -31,7 +38,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    pub(super) fn survey_all(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
+    async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
         let links = self.all_links()?;
         let links = links.into_iter().map(|link| (link.index, link.name, link.spec)).collect();
         let mut found = Survey { links, objects: Vec::new() };
@@ -41,8 +48,61 @@ impl NetlinkKernel {
         Ok(found)
     }
 
+    async fn facts(
+        &mut self,
+        underlay: &Underlay,
+        queries: &[IpAddr],
+    ) -> Result<Facts, KernelError> {
+        if self.underlay.0 != underlay.index {
+            // Results for another link do not apply to this one.
+            self.on_link.clear();
+        }
+        let mut now = underlay.clone();
+        let link = self.links_by_index(&[underlay.index])?.into_iter().next();
+        if let Some(link) = link {
+            link.name.as_str().clone_into(&mut now.name);
+            // The loopback interface is on no path to another host.
+            if link.index != LOOPBACK {
+                now.mtu = link.spec.mtu;
+            }
+            self.underlay = (link.index, link.name);
+        } else {
+            self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
+        }
+        self.asking = !queries.is_empty();
+        self.on_link = self.look_up_on_link(queries);
+        Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
+    }
+
+    async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        self.asking |= !queries.is_empty();
+        let near = self.look_up_on_link(queries);
+        self.on_link.retain(|ip| !queries.contains(ip));
+        self.on_link.extend(&near);
+        near
+    }
+
+    async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
+        self.apply_all(ops)
+    }
+
+    async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
+        let (subscription, watched) = self.watched(scope, known);
+        subscription.wait(|message| concerns(message, &watched)).await;
+    }
+
+    fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
+        let (subscription, watched) = self.watched(scope, known);
+        subscription.take_queued(|message| concerns(message, &watched)) != Notified::Nothing
+            // Changes are not announced.
+            || !subscription.is_open()
+    }
+}
+
+#[async_trait]
+impl WireguardKernel for NetlinkKernel {
     /// Reads the interfaces that were flannel's WireGuard interfaces at the last full read.
-    pub(super) fn peers_of_all(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = ExistingState::default();
         for (name, index) in self.wireguards.clone() {
             self.wireguard(scope, name, index, &mut found)?;
@@ -50,6 +110,12 @@ impl NetlinkKernel {
         Ok(found)
     }
 
+    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
+        self.greet_all(peers);
+    }
+}
+
+impl NetlinkKernel {
     /// Flannel's links, once for each family of its networks.
     pub(crate) fn links_by_family(&self, scope: &Scope) -> Vec<(LinkName, u32, u8)> {
         let of = |(name, index): &(LinkName, u32)| {
@@ -71,7 +137,9 @@ impl NetlinkKernel {
         self.client.dump(&all_links(), |message| SeenLink::decode(&Link::decode(message)?))
     }
 
-    pub(super) fn list_all(&mut self) -> Result<Inventory, KernelError> {
+    /// All interfaces, and all routes of the main table except cached ones and those with a type of
+    /// service (TOS).
+    pub fn inventory(&mut self) -> Result<Inventory, KernelError> {
         let links = self.all_links()?;
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
@@ -120,32 +188,6 @@ impl NetlinkKernel {
         Ok(names)
     }
 
-    pub(super) fn gather(
-        &mut self,
-        underlay: &Underlay,
-        queries: &[IpAddr],
-    ) -> Result<Facts, KernelError> {
-        if self.underlay.0 != underlay.index {
-            // Results for another link do not apply to this one.
-            self.on_link.clear();
-        }
-        let mut now = underlay.clone();
-        let link = self.links_by_index(&[underlay.index])?.into_iter().next();
-        if let Some(link) = link {
-            link.name.as_str().clone_into(&mut now.name);
-            // The loopback interface is on no path to another host.
-            if link.index != LOOPBACK {
-                now.mtu = link.spec.mtu;
-            }
-            self.underlay = (link.index, link.name);
-        } else {
-            self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
-        }
-        self.asking = !queries.is_empty();
-        self.on_link = self.on_link_of(queries, underlay.index);
-        Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
-    }
-
     fn watched<'a>(
         &'a mut self,
         scope: &'a Scope,
@@ -156,26 +198,14 @@ impl NetlinkKernel {
         (subscription, Watched { links, underlay, asking, on_link, scope, known })
     }
 
-    pub(super) async fn wait(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        let (subscription, watched) = self.watched(scope, known);
-        subscription.wait(|message| concerns(message, &watched)).await;
-    }
-
-    pub(super) fn take_notices(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        let (subscription, watched) = self.watched(scope, known);
-        subscription.take_queued(|message| concerns(message, &watched)) != Notified::Nothing
-            // Changes are not announced.
-            || !subscription.is_open()
-    }
-
-    /// The queried addresses that the link reaches without a gateway. If a lookup fails, the last
+    /// The queried addresses that the underlay reaches without a gateway. If a lookup fails, the last
     /// result for the address applies.
-    pub(super) fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
+    fn look_up_on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let index = self.underlay.0;
         let requests = queries.iter().map(|ip| route_to(*ip, 0)).collect();
-        let found = self.client.look_up(requests, |message| {
-            let route = Route::decode(message)?;
-            Some(route.via.is_none() && route.index == index && route.kind == RTN_UNICAST)
-        });
+        let found = self
+            .client
+            .look_up(requests, |message| Some(Route::decode(message)?.link() == Some(index)));
         let near = queries.iter().zip(found).filter(|(ip, direct)| match direct {
             Ok(direct) => *direct == Some(true),
             Err(_) => self.on_link.contains(*ip),

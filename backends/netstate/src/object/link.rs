@@ -46,7 +46,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The kernel's name for the kind (IFLA_INFO_KIND).
+    /// The kernel's name for the kind (IFLA_INFO_KIND) and for the module that provides it.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -56,13 +56,6 @@ impl LinkKind {
             LinkKind::Wireguard(_) => wireguard::KIND,
             LinkKind::Other(kind) => kind,
         }
-    }
-
-    /// The kernel module that provides the kind.
-    #[must_use]
-    pub fn module(&self) -> &str {
-        // The module has the same name as the kind.
-        self.name()
     }
 
     /// Packets that enter such a link never leave the host unencrypted.
@@ -147,13 +140,12 @@ impl LinkSpec {
     /// `self` is desired.
     #[must_use]
     pub fn fit(&self, found: &LinkSpec) -> Fit {
-        let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);
         let change = self.mtu != found.mtu
             || self.up != found.up
             || (self.mac.is_some() && self.mac != found.mac)
-            || differs(self.accept_ra, found.accept_ra)
-            || differs(self.checksum_offload, found.checksum_offload);
+            || differing(self.accept_ra, found.accept_ra).is_some()
+            || differing(self.checksum_offload, found.checksum_offload).is_some();
         if kind == Fit::Same && change { Fit::Change } else { kind }
     }
 
@@ -176,18 +168,19 @@ impl LinkSpec {
     ) -> String {
         let shown = LinkSpec { mac: self.mac.filter(|_| wanted.mac.is_some()), ..self.clone() };
         let mut out = shown.text(name, words);
-        if let (Some(wanted), Some(found)) = (wanted.accept_ra, self.accept_ra)
-            && wanted != found
-        {
+        if let Some(found) = differing(wanted.accept_ra, self.accept_ra) {
             let _ = write!(out, ", accept_ra {}", u8::from(found));
         }
-        if let (Some(wanted), Some(found)) = (wanted.checksum_offload, self.checksum_offload)
-            && wanted != found
-        {
+        if let Some(found) = differing(wanted.checksum_offload, self.checksum_offload) {
             let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
         }
         out
     }
+}
+
+/// The found value, if both are known and differ.
+fn differing(wanted: Option<bool>, found: Option<bool>) -> Option<bool> {
+    found.filter(|found| wanted.is_some_and(|wanted| wanted != *found))
 }
 
 /// A link of any program.
@@ -200,12 +193,10 @@ pub(crate) struct SeenLink {
 impl SeenLink {
     pub(crate) fn decode(link: &Link<'_>) -> Option<Self> {
         let spec = LinkSpec {
-            kind: LinkKind::decode(link),
             mac: link.mac.map(Mac),
-            mtu: link.mtu,
             up: link.has(IFF_UP),
             accept_ra: link.accept_ra(),
-            checksum_offload: None,
+            ..LinkSpec::new(LinkKind::decode(link), link.mtu)
         };
         Some(Self { index: link.index, name: LinkName::parse(link.name)?, spec })
     }

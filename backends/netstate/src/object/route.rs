@@ -3,7 +3,7 @@
 use crate::names::LinkName;
 use crate::report::text::Words;
 use ipnet::IpNet;
-use netlink::uapi::*;
+pub use netlink::route::RouteKind;
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -107,46 +107,4 @@ pub fn is_go_flannels(net: &IpNet, route: &RouteSpec, own: Option<IpNet>, length
         && route.via.is_some()
         && net.prefix_len() == length
         && own.is_none_or(|own| own.trunc() != *net)
-}
-
-/// RTN_*.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RouteKind {
-    /// RTN_UNICAST.
-    Unicast,
-    /// RTN_BLACKHOLE: drops packets silently.
-    Blackhole,
-    /// RTN_UNREACHABLE: drops packets, and tells their senders.
-    Unreachable,
-    /// Occurs only in the actual state, never in the desired one.
-    Other(u8),
-}
-
-impl RouteKind {
-    /// True if the route drops packets on purpose, and thus has no device. For IPv6, the kernel
-    /// shows such routes on `lo`.
-    #[must_use]
-    pub fn drops(self) -> bool {
-        matches!(self, RouteKind::Blackhole | RouteKind::Unreachable)
-    }
-}
-
-impl RouteKind {
-    pub(crate) fn of_number(number: u8) -> Self {
-        match number {
-            RTN_UNICAST => Self::Unicast,
-            RTN_BLACKHOLE => Self::Blackhole,
-            RTN_UNREACHABLE => Self::Unreachable,
-            other => Self::Other(other),
-        }
-    }
-
-    pub(crate) fn number(self) -> u8 {
-        match self {
-            Self::Unicast => RTN_UNICAST,
-            Self::Blackhole => RTN_BLACKHOLE,
-            Self::Unreachable => RTN_UNREACHABLE,
-            Self::Other(number) => number,
-        }
-    }
 }

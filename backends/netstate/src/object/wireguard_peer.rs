@@ -211,19 +211,17 @@ fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
 
 fn endpoint(value: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(value.get(2..4)?.try_into().ok()?);
-    match u8::try_from(wire::u16_at(value, 0)?).ok()? {
-        AF_INET => match wire::ip(value.get(4..8)?)? {
-            IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, port).into()),
-            IpAddr::V6(_) => None,
-        },
-        AF_INET6 => match wire::ip(value.get(8..24)?)? {
-            IpAddr::V6(ip) => {
-                Some(SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into())
-            }
-            IpAddr::V4(_) => None,
-        },
-        _ => None,
-    }
+    let ip = match u8::try_from(wire::u16_at(value, 0)?).ok()? {
+        AF_INET => value.get(4..8)?,
+        AF_INET6 => value.get(8..24)?,
+        _ => return None,
+    };
+    Some(match wire::ip(ip)? {
+        IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+        IpAddr::V6(ip) => {
+            SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into()
+        }
+    })
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use crate::names::LinkName;
 use crate::object::fit::Fit;
 use crate::object::link::LinkKind;
 use crate::object::link::vxlan::VxlanSpec;
-use crate::object::{KernelState, Key, Value};
+use crate::object::{Key, Value};
 use crate::report::protocols::{self, Protocols};
 use crate::report::sighting::Sighting;
 use crate::report::survey::{Origin, Seen};
 use crate::report::text::Words;
 use shadow::Shadows;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,8 +110,7 @@ impl Judge<'_> {
     /// An object on flannel's device or with flanneld's protocol number that is not desired.
     /// flanneld removes such objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
-        let is_others =
-            matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
+        let is_others = matches!(value, Value::Link(spec) if !spec.kind.is_flannels());
         if self.sighting.want.0.contains_key(key) || is_others {
             return None;
         }
@@ -134,15 +133,14 @@ impl Judge<'_> {
 
     /// Foreign vxlan devices that use the UDP ports of flannel's devices.
     fn devices(&self) -> Vec<Foreign> {
-        let (wanted, missing) =
-            tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
-        let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port).collect();
+        let ours: Vec<Tunnel<'_>> = self.tunnels().collect();
         let others =
             self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
-                LinkKind::Vxlan(vxlan)
-                    if ports.contains(&vxlan.port) && !self.is_named_ours(*name) =>
+                LinkKind::Vxlan(theirs)
+                    if ours.iter().any(|ours| ours.vxlan.port == theirs.port)
+                        && !self.is_named_ours(*name) =>
                 {
-                    Some((name, spec, vxlan))
+                    Some((name, spec, theirs))
                 }
                 _ => None,
             });
@@ -153,13 +151,25 @@ impl Judge<'_> {
                 .to_owned(),
             own_subnet: false,
             // The other family's tunnel has the same port and may have the same VNI.
-            conflicts_with: missing
+            conflicts_with: ours
                 .iter()
-                .filter(|(_, ours)| ours.is_same_tunnel(theirs))
-                .map(|(name, _)| name.to_string())
+                .filter(|ours| !ours.exists && ours.vxlan.is_same_tunnel(theirs))
+                .map(|ours| ours.name.to_string())
                 .collect(),
         });
         conflicting.collect()
+    }
+
+    fn tunnels(&self) -> impl Iterator<Item = Tunnel<'_>> {
+        self.sighting.want.0.iter().filter_map(|(key, value)| match (key, value) {
+            (Key::Link(name), Value::Link(spec)) => match &spec.kind {
+                LinkKind::Vxlan(vxlan) => {
+                    Some(Tunnel { name: *name, vxlan, exists: self.is_there(key, value) })
+                }
+                _ => None,
+            },
+            _ => None,
+        })
     }
 
     /// True for the kernel's own route for an IPv6 address of flannel's device.
@@ -226,24 +236,10 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
 }
 
 /// A desired vxlan device.
-type Tunnel<'a> = (LinkName, &'a VxlanSpec);
-
-/// All desired vxlan devices, and those that do not exist.
-fn tunnels(
-    want: &KernelState,
-    is_there: impl Fn(&Key, &Value) -> bool,
-) -> (Vec<Tunnel<'_>>, Vec<Tunnel<'_>>) {
-    let all = want.0.iter().filter_map(|(key, value)| match (key, value) {
-        (Key::Link(name), Value::Link(spec)) => match &spec.kind {
-            LinkKind::Vxlan(vxlan) => Some((*name, vxlan, is_there(key, value))),
-            _ => None,
-        },
-        _ => None,
-    });
-    let all: Vec<_> = all.collect();
-    let missing =
-        all.iter().filter(|(.., there)| !there).map(|(name, vxlan, _)| (*name, *vxlan)).collect();
-    (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
+struct Tunnel<'a> {
+    name: LinkName,
+    vxlan: &'a VxlanSpec,
+    exists: bool,
 }
 
 /// The program that created a neighbour or an FDB entry.

@@ -2,7 +2,7 @@
 
 use crate::names::LinkName;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use types::file::{self, Links};
 
 /// The default of flannel-rs' routes.
@@ -58,7 +58,7 @@ impl Protocols {
     /// What this host's files define, and the names that are the same on every host.
     #[must_use]
     pub fn of_this_host() -> Self {
-        let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
+        let mut files = FILES.map(PathBuf::from).to_vec();
         for folder in FOLDERS {
             let entries =
                 std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

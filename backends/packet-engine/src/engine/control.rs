@@ -1,13 +1,12 @@
 //! Sends what the encryption sends beside packets.
 
-use super::io::Port;
 use super::log_limit::LogLimit;
-use super::send_error::{log_limit_key, send_error_remedy};
+use super::send_error::log_kind_and_remedy;
 use super::wake::Wake;
 use crate::drop_error::DropError;
 use crate::encryption::Encryption;
 use crate::socket::endpoint::Endpoint;
-use crate::socket::{Message, Piece, Sender, Socket};
+use crate::socket::{Message, Piece, Pieces, Port, Sender, Socket};
 use std::sync::Arc;
 
 pub(super) struct ControlSender<P = Socket> {
@@ -45,22 +44,18 @@ impl<P: Port> ControlSender<P> {
         let message =
             Message { to, pieces: 0..1, segment: len, count: 1, bytes: len, tos, socket: 0 };
         let piece = Piece { made: true, at: 0, len: u32::try_from(len).unwrap_or(0) };
+        let pieces = Pieces { all: &[piece], made: datagram, read: &[] };
         for last in [false, true] {
-            let (_, error) = socket.send(
-                &mut self.sender,
-                std::slice::from_ref(&message),
-                &[piece],
-                datagram,
-                &[],
-            );
+            let (_, error) = socket.send(&mut self.sender, std::slice::from_ref(&message), pieces);
             let Some(error) = error else { return Ok(()) };
+            let (kind, remedy) = log_kind_and_remedy(&error);
             // The first error may be that of an earlier datagram.
-            if last && let Some(times) = self.log.count_and_take_if_due(log_limit_key(&error), 1) {
+            if last && let Some(times) = self.log.count_and_take_if_due(kind, 1) {
                 tracing::warn!(
                     device = %self.device,
                     address = %to.to,
                     error = %error,
-                    remedy = send_error_remedy(&error),
+                    remedy,
                     count = times,
                     "cannot send a handshake"
                 );

@@ -63,39 +63,30 @@ impl Means {
     /// False if the kernel refuses.
     fn apply_to_calling_thread(self) -> bool {
         match self {
-            Means::RealTime => set_thread_scheduling(&Attributes {
-                policy: libc::SCHED_RR as u32,
-                priority: LOWEST,
-                ..Attributes::default()
-            }),
-            Means::Weight => set_thread_scheduling(&ordinary_thread_attributes(NICEST)),
+            Means::RealTime => set_thread_scheduling(libc::SCHED_RR, 0, LOWEST, 0),
+            Means::Weight => set_ordinary_weight(NICEST),
             Means::Nothing => false,
         }
     }
 }
 
-/// `struct sched_attr` as of Linux 3.14 (linux/sched/types.h).
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-/// For an ordinary thread. Since Linux 6.12, the short time slice lets it run earlier.
-fn ordinary_thread_attributes(nice: i32) -> Attributes {
-    Attributes { policy: libc::SCHED_OTHER as u32, nice, runtime: SLICE, ..Attributes::default() }
+/// Since Linux 6.12, the short time slice lets the thread run earlier.
+fn set_ordinary_weight(nice: i32) -> bool {
+    set_thread_scheduling(libc::SCHED_OTHER, nice, 0, SLICE)
 }
 
 /// Sets policy and attributes of the calling thread (sched_setattr(2)). False if the kernel refuses.
-fn set_thread_scheduling(attributes: &Attributes) -> bool {
-    let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
+fn set_thread_scheduling(policy: libc::c_int, nice: i32, priority: u32, runtime: u64) -> bool {
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: policy as u32,
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: priority,
+        sched_runtime: runtime,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
     let set =
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attributes), 0) };
@@ -105,8 +96,8 @@ fn set_thread_scheduling(attributes: &Attributes) -> bool {
 /// Gives the calling thread more than the default weight, or the default without CAP_SYS_NICE and
 /// RLIMIT_NICE.
 fn give_thread_raised_weight() {
-    if !set_thread_scheduling(&ordinary_thread_attributes(NICE)) {
-        set_thread_scheduling(&ordinary_thread_attributes(0));
+    if !set_ordinary_weight(NICE) {
+        set_ordinary_weight(0);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Receiving side: receives datagrams, checks each packet, merges packets and writes them to the TUN device.
 
 use super::config::EngineConfig;
-use super::io::{Device, Port};
 use super::log_limit::LogLimit;
 use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
@@ -14,13 +13,12 @@ use crate::flow;
 use crate::flow::messages::Messages;
 use crate::merge::{Merger, SEGMENTS};
 use crate::packet::virtio::{Gso, VnetHeader};
-use crate::packet::{Header, ip_total_length, set_ecn};
+use crate::packet::{Header, ip_total_length};
 use crate::packet::{ecn, partial_checksum};
-use crate::socket::{Receiver, RecvMeta, Socket};
+use crate::socket::{Port, Receiver, RecvMeta, Socket};
 use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
-use crate::table::Checks;
-use crate::table::Table;
-use crate::tun::{Offload, Tun};
+use crate::table::{Checks, Table, TableSettings};
+use crate::tun::{Device, Offload, Tun};
 use crate::verdict::judge_inbound_packet;
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
@@ -76,21 +74,21 @@ pub(super) struct RxState {
     tcp: refusals::Offload,
     udp: refusals::Offload,
     messages: Messages,
+    written: Written,
     /// A merged packet in one piece, before it is split again.
     scratch: Vec<u8>,
 }
 
 impl RxState {
     pub(super) fn new(offload: Offload) -> Self {
-        let merger = Merger::new(offload.tcp, offload.udp);
-        let (tcp, udp) = Default::default();
         Self {
-            merger,
+            merger: Merger::new(offload.tcp, offload.udp),
             log: LogLimit::default(),
             offload,
-            tcp,
-            udp,
+            tcp: refusals::Offload::default(),
+            udp: refusals::Offload::default(),
             messages: Messages::new(),
+            written: Written::default(),
             scratch: Vec::new(),
         }
     }
@@ -232,12 +230,16 @@ impl<D: Device, P: Port> Rx<D, P> {
     ) -> usize {
         let mut bytes = 0;
         for index in 0..count {
-            if let Some(meta) = receiver.meta(index) {
-                bytes += meta.at.len();
-                merge(&meta, receiver.buffer(), state);
-            } else {
+            let Some(meta) = receiver.meta(index) else {
                 // The sender has no IP address.
                 self.counters.received.count_dropped_packet(DropError::Malformed);
+                continue;
+            };
+            bytes += meta.at.len();
+            if meta.truncated {
+                self.count_and_log_dropped_buffer(DropError::Truncated, &meta, state);
+            } else {
+                merge(&meta, receiver.buffer(), state);
             }
         }
         bytes
@@ -251,39 +253,22 @@ impl<D: Device, P: Port> Rx<D, P> {
         table: &Table,
         state: &mut RxState,
     ) {
-        let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
-        if meta.truncated {
-            return self.count_and_log_dropped(
-                DropError::Truncated,
-                meta.from.ip(),
-                datagrams,
-                &mut state.log,
-                &[],
-            );
-        }
+        let TableSettings { checks, mtu, .. } = table.settings;
         // Datagrams from unknown senders are not inspected at all.
-        if table.checks != Checks::Off && !table.is_peer_address(meta.from.ip()) {
-            return self.count_and_log_dropped(
-                DropError::UnknownPeer,
-                meta.from.ip(),
-                datagrams,
-                &mut state.log,
-                &[],
-            );
+        if checks != Checks::Off && !table.is_peer_address(meta.from.ip()) {
+            return self.count_and_log_dropped_buffer(DropError::UnknownPeer, meta, state);
         }
-        let gathered = datagrams > 1 && self.holds_udp_gso_packet(meta, buffer);
-        let step = if gathered { meta.at.len() } else { meta.segment.max(1) };
-        let mut start = meta.at.start;
-        loop {
-            let end = meta.at.end.min(start + step);
-            match self.decapsulate_and_check_packet(start..end, meta, buffer, table) {
+        let gathered = meta.at.len() > meta.segment && self.holds_udp_gso_packet(meta, buffer);
+        let step = if gathered { meta.at.len() } else { meta.segment };
+        for place in meta.datagrams(step) {
+            match self.decapsulate_and_check_packet(place.clone(), meta, buffer, table) {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
                     // A single datagram may hold a GSO packet of the sender's kernel.
                     let size = if gathered {
                         Some(meta.segment)
                     } else {
-                        partial_checksum::tcp_gso_segment_size(packet, &header, table.mtu)
+                        partial_checksum::tcp_gso_segment_size(packet, &header, mtu)
                     };
                     match size {
                         Some(size) => state.merger.add_gso_packet(buffer, at, &header, size),
@@ -295,12 +280,8 @@ impl<D: Device, P: Port> Rx<D, P> {
                     meta.from.ip(),
                     1,
                     &mut state.log,
-                    buffer.get(start..end).unwrap_or_default(),
+                    buffer.get(place).unwrap_or_default(),
                 ),
-            }
-            start = end;
-            if start >= meta.at.end {
-                return;
             }
         }
     }
@@ -308,21 +289,15 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Whether the datagrams in a receive buffer are in fact one, which contains a UDP GSO packet of the
     /// sender.
     fn holds_udp_gso_packet(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
-        let Some(datagram) = buffer.get(meta.at.clone()) else {
-            return false;
-        };
-        let Ok(inner) = self.config.framing.strip(datagram) else {
-            return false;
-        };
-        let Some(packet) = datagram
-            .get(inner)
+        let datagram = buffer.get(meta.at.clone()).unwrap_or_default();
+        let packet = self.config.framing.strip(datagram).ok().and_then(|at| datagram.get(at));
+        packet
             .filter(|packet| packet.len() + self.config.framing.overhead() == datagram.len())
-        else {
-            return false;
-        };
-        Header::parse(packet).is_ok_and(|header| {
-            partial_checksum::may_be_udp_gso_packet(packet, &header, meta.segment)
-        })
+            .is_some_and(|packet| {
+                Header::parse(packet).is_ok_and(|header| {
+                    partial_checksum::may_be_udp_gso_packet(packet, &header, meta.segment)
+                })
+            })
     }
 
     /// Finds the packet in a datagram, or the reason to drop it. Sets the packet's ECN field too.
@@ -339,16 +314,12 @@ impl<D: Device, P: Port> Rx<D, P> {
         let packet = datagram.get_mut(inner.clone()).ok_or(DropError::Short)?;
         let header = Header::parse(packet)?;
         judge_inbound_packet(&header, packet, meta.from.ip(), table)?;
-        let mark = ecn::decapsulated_ecn(header.tos, meta.ecn)?;
-        if mark != header.tos & 3 {
-            set_ecn(packet, mark);
-        }
+        ecn::copy_congestion_mark(packet, header.tos, meta.ecn)?;
         Ok((at.start + inner.start..at.start + inner.end, header))
     }
 
     fn write_all_groups(&self, buffer: &mut [u8], state: &mut RxState) {
         state.merger.order_small_flows_first();
-        let mut written = Written::default();
         for position in 0..state.merger.groups().len() {
             let index = state.merger.group_at(position);
             // Done before `finish_group_headers` turns the headers into those of a GSO packet.
@@ -366,8 +337,9 @@ impl<D: Device, P: Port> Rx<D, P> {
                 received.count_internal_error("a group is of the buffer that is written", count);
                 continue;
             };
-            self.write_group_whole_or_split(queue, index, &vnet, buffer, state, &mut written);
+            self.write_group_whole_or_split(queue, index, &vnet, buffer, state);
         }
+        let written = std::mem::take(&mut state.written);
         add_to_counter(&self.counters.received.packets, written.packets);
         add_to_counter(&self.counters.received.bytes, written.bytes);
         add_to_counter(&self.counters.received.units, written.units);
@@ -381,7 +353,6 @@ impl<D: Device, P: Port> Rx<D, P> {
         vnet: &VnetHeader,
         buffer: &mut [u8],
         state: &mut RxState,
-        written: &mut Written,
     ) {
         let Some(group) = state.merger.groups().get(index) else {
             return;
@@ -399,7 +370,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 vnet,
                 group.ranges().filter_map(|range| buffer.get(range.clone())),
             ) else {
-                written.add(count, group.bytes_as_single_packets());
+                state.written.add(count, group.bytes_as_single_packets());
                 return state
                     .refusal_state_for_kind(kind)
                     .into_iter()
@@ -411,18 +382,20 @@ impl<D: Device, P: Port> Rx<D, P> {
                 return self.count_and_log_lost(&error, count, &mut state.log);
             }
         }
-        let RxState { scratch, log, .. } = state;
         let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
             (true, Some(packet)) => {
-                self.split_write_and_count_lost(queue, packet, vnet, count, log, written)
+                self.split_write_and_count_lost(queue, packet, vnet, count, state)
             }
             _ => {
-                scratch.clear();
+                let mut whole = std::mem::take(&mut state.scratch);
+                whole.clear();
                 group
                     .ranges()
                     .filter_map(|range| buffer.get(range.clone()))
-                    .for_each(|slice| scratch.extend_from_slice(slice));
-                self.split_write_and_count_lost(queue, scratch, vnet, count, log, written)
+                    .for_each(|slice| whole.extend_from_slice(slice));
+                let lost = self.split_write_and_count_lost(queue, &mut whole, vnet, count, state);
+                state.scratch = whole;
+                lost
             }
         };
         if refused && count > 1 && lost == 0 {
@@ -459,8 +432,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         packet: &mut [u8],
         vnet: &VnetHeader,
         count: usize,
-        log: &mut LogLimit,
-        written: &mut Written,
+        state: &mut RxState,
     ) -> usize {
         let plain = VnetHeader::default();
         let done = Header::parse(packet)
@@ -468,9 +440,9 @@ impl<D: Device, P: Port> Rx<D, P> {
         let mut lost = 0;
         match done {
             Ok(Split::Whole) => match write_packet(queue, &plain, std::iter::once(&*packet)) {
-                Ok(()) => written.add(count, packet.len()),
+                Ok(()) => state.written.add(count, packet.len()),
                 Err(error) => {
-                    self.count_and_log_lost(&error, count, log);
+                    self.count_and_log_lost(&error, count, &mut state.log);
                     lost = count;
                 }
             },
@@ -486,9 +458,9 @@ impl<D: Device, P: Port> Rx<D, P> {
                         continue;
                     };
                     match write_packet(queue, &plain, [head, payload].into_iter()) {
-                        Ok(()) => written.add(1, head.len() + payload.len()),
+                        Ok(()) => state.written.add(1, head.len() + payload.len()),
                         Err(error) => {
-                            self.count_and_log_lost(&error, 1, log);
+                            self.count_and_log_lost(&error, 1, &mut state.log);
                             lost += 1;
                         }
                     }
@@ -523,6 +495,18 @@ impl<D: Device, P: Port> Rx<D, P> {
         } else {
             datagram.get(self.config.framing.strip(datagram).ok()?)
         }
+    }
+
+    /// Drops all datagrams of a receive buffer without inspecting them.
+    #[cold]
+    fn count_and_log_dropped_buffer(
+        &self,
+        reason: DropError,
+        meta: &RecvMeta,
+        state: &mut RxState,
+    ) {
+        let datagrams = meta.datagrams(meta.segment).count();
+        self.count_and_log_dropped(reason, meta.from.ip(), datagrams, &mut state.log, &[]);
     }
 
     /// `datagram` is empty if the caller did not inspect it.

@@ -32,35 +32,27 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
     }
 }
 
-/// The log lines of each kind are limited separately.
-pub(super) fn log_limit_key(error: &io::Error) -> &'static str {
+/// The kind of a send error, whose log lines are limited apart from those of other kinds, and the remedy for
+/// its likely cause.
+pub(super) fn log_kind_and_remedy(error: &io::Error) -> (&'static str, &'static str) {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "send: forbidden",
-        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
-            "send: unreachable"
-        }
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => "send: no room",
-        Some(libc::EMSGSIZE) => "send: too long",
-        _ => "send",
-    }
-}
-
-/// The likely cause of a send error, and the remedy.
-pub(super) fn send_error_remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            "a firewall on this host drops the packets; check the firewall's rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)"
-        }
-        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
-            "this host has no route to the peer; check `ip route get` with the peer's address, and the interface"
-        }
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
-            "the interface cannot keep up, or memory is short; check `ip -s link` and `nstat -az UdpSndbufErrors`"
-        }
-        Some(libc::EMSGSIZE) => {
-            "a packet exceeds the interface's MTU; compare the MTU with FLANNEL_MTU"
-        }
-        _ => "check the kernel log (`dmesg`)",
+        Some(libc::EPERM | libc::EACCES) => (
+            "send: forbidden",
+            "a firewall on this host drops the packets; check the firewall's rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)",
+        ),
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => (
+            "send: unreachable",
+            "this host has no route to the peer; check `ip route get` with the peer's address, and the interface",
+        ),
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => (
+            "send: no room",
+            "the interface cannot keep up, or memory is short; check `ip -s link` and `nstat -az UdpSndbufErrors`",
+        ),
+        Some(libc::EMSGSIZE) => (
+            "send: too long",
+            "a packet exceeds the interface's MTU; compare the MTU with FLANNEL_MTU",
+        ),
+        _ => ("send", "check the kernel log (`dmesg`)"),
     }
 }
 

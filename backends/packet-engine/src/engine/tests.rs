@@ -2,7 +2,6 @@
 //! fails. A lasting error causes no busy loop.
 
 use super::backlog::Backlog;
-use super::io::{Device, Port};
 use super::rx::{self, Rx};
 use super::tx::{self, Tx};
 use super::wake::Wake;
@@ -10,13 +9,13 @@ use super::*;
 use crate::packet::checksum;
 use crate::packet::framing::Framing;
 
-use crate::socket::{Message, Piece, Receiver, Sender};
+use crate::socket::{Message, Pieces, Port, Receiver, Sender};
 use crate::split::tests::{Recipe, any_packet_recipe, split_into_packets};
 
 use crate::packet::virtio::{self, Gso, VnetHeader};
 use crate::table::Checks;
 use crate::table::{Networks, Peer, TableSettings};
-use crate::tun::Offload;
+use crate::tun::{Device, Offload};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proptest::collection::vec;
@@ -149,9 +148,7 @@ impl Port for FakeSocket {
         &self,
         _: &mut Sender,
         messages: &[Message],
-        pieces: &[Piece],
-        _: &[u8],
-        _: &[u8],
+        pieces: Pieces<'_>,
     ) -> (usize, Option<io::Error>) {
         self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
@@ -169,7 +166,7 @@ impl Port for FakeSocket {
             self.tos.lock().unwrap().push(message.tos);
             let mut taken = self.taken.lock().unwrap();
             taken.0 += message.count;
-            taken.1 += pieces[message.pieces.clone()]
+            taken.1 += pieces.all[message.pieces.clone()]
                 .iter()
                 .map(|piece| piece.len as usize)
                 .sum::<usize>();
@@ -737,7 +734,7 @@ fn port_holder_hint_depends_on_the_framing() {
         let config =
             EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&engine_config()) };
         let mut engine = Engine::new(config, table_for_recipes(true), Inheritance::default());
-        let error = engine.open_and_start(address.ip()).unwrap_err();
+        let error = engine.open_and_start(address.ip().into()).unwrap_err();
         let detail =
             Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel };
         assert_eq!((error.code(), error.detail()), ("tunnel-port-taken", detail));

@@ -4,12 +4,11 @@
 use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
 use super::errors::Errors;
-use super::io::{Device, Port};
 use super::log_limit::LogLimit;
 use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
 use super::refusals::{REMEMBERED, Segmenting};
-use super::send_error::{SendAction, action_for, log_limit_key, send_error_remedy};
+use super::send_error::{SendAction, action_for, log_kind_and_remedy};
 use super::wake::Wake;
 use crate::counters::{Counters, add_to_counter};
 use crate::drop_error::DropError;
@@ -20,14 +19,15 @@ use crate::packet::virtio::{self, VnetHeader};
 use crate::packet::{Fragment, Header, decrement_ttl};
 use crate::packet::{ecn, framing};
 use crate::socket::endpoint::Endpoint;
-use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
+use crate::socket::{LARGEST, Message, Piece, Pieces, Port, Sender, Socket};
 use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
 use crate::table::{Peer, Table};
-use crate::tun::Tun;
-use crate::verdict::{Icmp, Outbound, judge_outbound_packet};
+use crate::tun::{Device, Tun};
+use crate::verdict::{Rejection, judge_outbound_packet};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::slice;
 use std::sync::Arc;
@@ -76,13 +76,12 @@ struct Gathered {
     ended: bool,
 }
 
+/// How a datagram is sent.
 #[derive(Clone, Copy)]
 struct Datagram {
     to: Endpoint,
     ecn: u8,
     socket: usize,
-    /// The size of its pieces, in bytes.
-    bytes: usize,
 }
 
 /// What a thread keeps between batches.
@@ -99,12 +98,16 @@ pub(super) struct TxState {
 struct Unpacked {
     /// The offset in the buffer, after the virtio header.
     start: usize,
-    length: usize,
     header: Header,
     split: Split,
 }
 
 impl Unpacked {
+    /// Its place in the buffer.
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.header.total_len
+    }
+
     /// The length of a full segment with its IP and transport headers (`None` without segments), and the number of packets for the counters.
     fn full_segment_length_and_count(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
@@ -139,21 +142,21 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.is_end_signaled() {
-            let error = self.read_until_full_or_error(&mut backlog, &mut buffer);
-            if let Some(error) =
-                error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock)
-            {
-                self.count_and_log_read_error(error, &mut state.log);
-                if backlog.is_empty() {
-                    backoff.pause_after_failure(&self.wake);
+            match self.read_until_full_or_error(&mut backlog, &mut buffer) {
+                Some(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    self.count_and_log_read_error(&error, &mut state.log);
+                    if backlog.is_empty() {
+                        backoff.pause_after_failure(&self.wake);
+                        continue;
+                    }
+                }
+                _ if backlog.is_empty() => {
+                    if !backoff.wait_for_data_or_wake(&*self.tun, &self.wake) {
+                        return;
+                    }
                     continue;
                 }
-            }
-            if backlog.is_empty() {
-                if !backoff.wait_for_data_or_wake(&*self.tun, &self.wake) {
-                    return;
-                }
-                continue;
+                _ => {}
             }
             backoff.reset_after_success();
             backlog.fill_batch(BATCH, &mut batch);
@@ -213,14 +216,16 @@ impl<D: Device, P: Port> Tx<D, P> {
         state: &mut TxState,
         mut gather: impl FnMut(&Unpacked, &mut [u8], &mut TxState),
     ) {
-        for &Unit { slot, length } in units {
-            let Some(unpacked) = self.parse_packet_or_count_drop(slot * SLOT, length, buffer)
-            else {
-                continue;
+        for &unit in units {
+            let unpacked = match self.parse_packet(unit, buffer) {
+                Ok(unpacked) => unpacked,
+                Err(reason) => {
+                    self.counters.sent.count_dropped_packet(reason);
+                    continue;
+                }
             };
-            if let Some(packet) = buffer.get(unpacked.start..unpacked.start + unpacked.length) {
-                state.messages.classify_and_count_unit(packet, unpacked.length);
-            }
+            let packet = buffer.get(unpacked.range()).unwrap_or_default();
+            state.messages.classify_and_count_unit(packet, packet.len());
             gather(&unpacked, buffer, state);
             if state.gathered.pieces.len() >= most {
                 return;
@@ -281,53 +286,36 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Counts a malformed packet as dropped.
-    fn parse_packet_or_count_drop(
-        &self,
-        at: usize,
-        length: usize,
-        buffer: &mut [u8],
-    ) -> Option<Unpacked> {
-        let sent = &self.counters.sent;
-        let dropped = |reason| {
-            sent.count_dropped_packet(reason);
-            None
-        };
+    /// Completes the checksum of a packet that is not split.
+    fn parse_packet(&self, unit: Unit, buffer: &mut [u8]) -> Result<Unpacked, DropError> {
         let vnet = self.vnet_header_length();
-        let Some((head, packet)) =
-            buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet))
-        else {
-            return dropped(DropError::Short);
+        let at = unit.slot * SLOT;
+        let (head, packet) = buffer
+            .get_mut(at..at + unit.length)
+            .and_then(|all| all.split_at_mut_checked(vnet))
+            .ok_or(DropError::Short)?;
+        let vnet_header = if vnet > 0 {
+            VnetHeader::parse(head).ok_or(DropError::BadOffload)?
+        } else {
+            VnetHeader::default()
         };
-        let Some(vnet_header) =
-            (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) })
-        else {
-            return dropped(DropError::BadOffload);
-        };
-        let header = match Header::parse(packet) {
-            Ok(header) => header,
-            Err(reason) => return dropped(reason),
-        };
-        match plan_split_or_complete_checksum(&vnet_header, &header, packet) {
-            Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
-            Err(reason) => dropped(reason),
-        }
+        let header = Header::parse(packet)?;
+        let split = plan_split_or_complete_checksum(&vnet_header, &header, packet)?;
+        Ok(Unpacked { start: at + vnet, header, split })
     }
 
-    /// Drops a packet, and sends the ICMP error `reply` to its sender.
+    /// Drops a packet, and sends the ICMP error to its sender.
     #[cold]
     fn drop_packet_and_send_icmp_error(
         &self,
-        reply: Option<Icmp>,
-        reason: DropError,
+        (reply, reason): Rejection,
         unpacked: &Unpacked,
         buffer: &[u8],
         state: &mut TxState,
     ) {
         let (_, count) = unpacked.full_segment_length_and_count();
         if let Some(kind) = reply {
-            let packet =
-                buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
+            let packet = buffer.get(unpacked.range()).unwrap_or_default();
             state.errors.reply_if_allowed(kind, packet, &unpacked.header, &self.counters);
             if let Some(times) = (reason == DropError::NoRoute)
                 .then(|| state.log.count_and_take_if_due(reason.as_str(), count))
@@ -365,50 +353,32 @@ impl<D: Device, P: Port> Tx<D, P> {
         table: &Table,
         state: &mut TxState,
     ) {
-        let Unpacked { start, length, header, .. } = *unpacked;
+        let Unpacked { start, header, .. } = *unpacked;
         let (segment, count) = unpacked.full_segment_length_and_count();
         let sent = &self.counters.sent;
-        let Some(packet) = buffer.get_mut(start..start + length) else {
+        let Some(packet) = buffer.get_mut(unpacked.range()) else {
             return sent.count_dropped_packets(DropError::Short, count);
         };
         let peer = match judge_outbound_packet(&header, packet, table, segment) {
-            Outbound::Send(peer) => peer,
-            Outbound::Drop(reason) => {
-                return self.drop_packet_and_send_icmp_error(None, reason, unpacked, buffer, state);
-            }
-            Outbound::Reply(kind, reason) => {
-                return self.drop_packet_and_send_icmp_error(
-                    Some(kind),
-                    reason,
-                    unpacked,
-                    buffer,
-                    state,
-                );
+            Ok(peer) => peer,
+            Err(rejection) => {
+                return self.drop_packet_and_send_icmp_error(rejection, unpacked, buffer, state);
             }
         };
-        if table.routed {
+        if table.settings.routed {
             decrement_ttl(packet);
         }
         let datagram = Datagram {
             to: peer.address.into(),
             ecn: ecn::outer_header_ecn(header.tos, peer.outer_ecn),
             socket: self.socket_index_for_flow(&header, packet),
-            bytes: 0,
         };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
-        let bytes = packet.len();
         match unpacked.split {
             Split::Whole => {
                 let made = self.write_encapsulation_headers(gathered, peer, &header);
-                let from = gathered.pieces.len();
-                gathered.add_generated_piece(made);
-                gathered.add_read_piece(start, bytes);
-                gathered.append_or_start_message(
-                    Datagram { bytes: made + bytes, ..datagram },
-                    from,
-                    gso,
-                );
+                gathered.add_datagram(datagram, made, unpacked.range(), gso);
             }
             Split::Segments(segments) => {
                 for index in 0..count {
@@ -418,14 +388,8 @@ impl<D: Device, P: Port> Tx<D, P> {
                         sent.count_dropped_packet(DropError::BadOffload);
                         continue;
                     };
-                    let from = gathered.pieces.len();
-                    gathered.add_generated_piece(front + own);
-                    gathered.add_read_piece(start + payload.start, payload.len());
-                    gathered.append_or_start_message(
-                        Datagram { bytes: front + own + payload.len(), ..datagram },
-                        from,
-                        gso,
-                    );
+                    let payload = start + payload.start..start + payload.end;
+                    gathered.add_datagram(datagram, front + own, payload, gso);
                 }
             }
         }
@@ -443,7 +407,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             gathered.made.resize((gathered.used + MADE) * 2, 0);
         }
         let room = gathered.made.get_mut(gathered.used..).unwrap_or_default();
-        self.config.framing.write(peer.mac, header.version, room)
+        self.config.framing.write(peer.mac, header.family, room)
     }
 
     /// The index of the socket for a flow.
@@ -457,14 +421,27 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     fn send_gathered_messages(&self, buffer: &[u8], state: &mut TxState) {
         let messages = std::mem::take(&mut state.gathered.messages);
-        let mut rest = messages.as_slice();
+        self.send_or_count_lost(&messages, state, buffer);
+        state.gathered.messages = messages;
+        state.gathered.clear();
+        let refused = state.sender.take_refused_endpoints();
+        if let Some(encryption) = self.encryption.as_ref().filter(|_| !refused.is_empty()) {
+            encryption.forget_sources(&refused);
+        }
+    }
+
+    /// Sends messages, and retries what the kernel refuses. True if none was lost.
+    fn send_or_count_lost(&self, messages: &[Message], state: &mut TxState, buffer: &[u8]) -> bool {
+        let mut rest = messages;
         let mut tries = 0;
+        let mut lost = false;
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|message| message.socket == first.socket).count();
-            let Some((now, behind)) = rest.split_at_checked(run) else {
-                break;
-            };
-            let (done, error) = self.send_messages_of_one_socket(now, state, buffer);
+            let (now, behind) = rest.split_at(run);
+            let TxState { sender, gathered, .. } = &mut *state;
+            let pieces = Pieces { all: &gathered.pieces, made: &gathered.made, read: buffer };
+            let socket = self.sockets.get(first.socket);
+            let (done, error) = socket.map_or((0, None), |socket| socket.send(sender, now, pieces));
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
             sent.iter().for_each(|message| self.count_sent_inner_traffic(message));
             if !state.segmenting.is_unrestricted() && sent.iter().any(|message| message.count > 1) {
@@ -481,36 +458,18 @@ impl<D: Device, P: Port> Tx<D, P> {
             match action_for(&error, failed.count > 1, tries) {
                 SendAction::Retry => tries += 1,
                 SendAction::Wait if self.wait_for_room(failed.socket) => tries += 1,
-                SendAction::SendSingly => {
-                    self.send_singly_and_blame_segmentation(failed, &error, state, buffer);
-                    (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
-                }
-                SendAction::Wait | SendAction::Drop => {
-                    self.count_and_log_lost(failed, &error, &mut state.log);
+                action => {
+                    if action == SendAction::SendSingly {
+                        self.send_singly_and_blame_segmentation(failed, &error, state, buffer);
+                    } else {
+                        self.count_and_log_lost(failed, &error, &mut state.log);
+                        lost = true;
+                    }
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
             }
         }
-        state.gathered.messages = messages;
-        state.gathered.clear();
-        let refused = state.sender.take_refused_endpoints();
-        if let Some(encryption) = self.encryption.as_ref().filter(|_| !refused.is_empty()) {
-            encryption.forget_sources(&refused);
-        }
-    }
-
-    /// Sends messages of one socket. Returns the number sent, and the error of the next one.
-    fn send_messages_of_one_socket(
-        &self,
-        messages: &[Message],
-        state: &mut TxState,
-        buffer: &[u8],
-    ) -> (usize, Option<io::Error>) {
-        let TxState { sender, gathered, .. } = state;
-        let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
-        socket.map_or((0, None), |socket| {
-            socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer)
-        })
+        !lost
     }
 
     #[inline]
@@ -527,12 +486,13 @@ impl<D: Device, P: Port> Tx<D, P> {
     #[cold]
     fn count_and_log_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
         self.counters.sent.count_dropped_packets(DropError::SendFailed, message.count);
-        if let Some(times) = log.count_and_take_if_due(log_limit_key(error), message.count) {
+        let (kind, remedy) = log_kind_and_remedy(error);
+        if let Some(times) = log.count_and_take_if_due(kind, message.count) {
             tracing::warn!(
                 device = %self.config.device,
                 address = %message.to.to,
                 error = %error,
-                remedy = send_error_remedy(error),
+                remedy,
                 count = times,
                 "cannot send packets"
             );
@@ -578,7 +538,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
             let one =
                 Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
-            lost |= !self.send_one_with_retries(&one, state, buffer);
+            lost |= !self.send_or_count_lost(&[one], state, buffer);
             from = to;
         }
         // If the kernel also refuses a single datagram, the cause is not the segmentation.
@@ -616,28 +576,6 @@ impl<D: Device, P: Port> Tx<D, P> {
             );
         }
     }
-
-    /// False if it was not sent.
-    fn send_one_with_retries(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
-        let mut tries = 0;
-        loop {
-            let (done, error) =
-                self.send_messages_of_one_socket(slice::from_ref(one), state, buffer);
-            if done > 0 {
-                self.count_sent_inner_traffic(one);
-                return true;
-            }
-            let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());
-            match action_for(&error, false, tries) {
-                SendAction::Retry => tries += 1,
-                SendAction::Wait if self.wait_for_room(one.socket) => tries += 1,
-                _ => {
-                    self.count_and_log_lost(one, &error, &mut state.log);
-                    return false;
-                }
-            }
-        }
-    }
 }
 
 impl Gathered {
@@ -648,47 +586,41 @@ impl Gathered {
         self.ended = false;
     }
 
+    /// Adds a datagram of `made` generated bytes and of bytes from the read buffer to the last message if it
+    /// fits, or else to a new one.
     #[inline]
-    fn add_generated_piece(&mut self, length: usize) {
-        if length > 0 {
-            self.pieces.push(Piece { made: true, at: self.used as u32, len: length as u32 });
-            self.used += length;
+    fn add_datagram(&mut self, datagram: Datagram, made: usize, read: Range<usize>, gso: bool) {
+        let from = self.pieces.len();
+        for (made, at, len) in [(true, self.used, made), (false, read.start, read.len())] {
+            if len > 0 {
+                self.pieces.push(Piece { made, at: at as u32, len: len as u32 });
+            }
         }
-    }
-
-    #[inline]
-    fn add_read_piece(&mut self, at: usize, length: usize) {
-        if length > 0 {
-            self.pieces.push(Piece { made: false, at: at as u32, len: length as u32 });
-        }
-    }
-
-    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits, or else to a new one.
-    #[inline]
-    fn append_or_start_message(&mut self, datagram: Datagram, from: usize, gso: bool) {
-        let end = self.pieces.len();
+        self.used += made;
+        let (end, bytes) = (self.pieces.len(), made + read.len());
+        let Datagram { to, ecn, socket } = datagram;
         if let (true, false, Some(last)) = (gso, self.ended, self.messages.last_mut())
-            && last.to == datagram.to
-            && (last.tos, last.socket) == (datagram.ecn, datagram.socket)
-            && datagram.bytes <= last.segment
+            && last.to == to
+            && (last.tos, last.socket) == (ecn, socket)
+            && bytes <= last.segment
             && last.count < SEGMENTS
-            && last.bytes + datagram.bytes <= LARGEST
+            && last.bytes + bytes <= LARGEST
         {
             last.pieces.end = end;
             last.count += 1;
-            last.bytes += datagram.bytes;
-            self.ended = datagram.bytes < last.segment;
+            last.bytes += bytes;
+            self.ended = bytes < last.segment;
             return;
         }
         self.ended = false;
         self.messages.push(Message {
-            to: datagram.to,
+            to,
             pieces: from..end,
-            segment: datagram.bytes,
+            segment: bytes,
             count: 1,
-            bytes: datagram.bytes,
-            tos: datagram.ecn,
-            socket: datagram.socket,
+            bytes,
+            tos: ecn,
+            socket,
         });
     }
 }

@@ -32,8 +32,7 @@ fn packet_with_changed_byte(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     packet[36..38].fill(0);
-    let pseudo =
-        checksum::pseudo_header_sum(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
+    let pseudo = checksum::pseudo_header_sum(&packet[12..20], 6, packet.len() as u32 - 20);
     let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(&packet[20..], pseudo));
     packet[36..38].copy_from_slice(&sum.to_be_bytes());
     packet
@@ -142,7 +141,7 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
         checksum::fold_sum(partial_checksum::packet_pseudo_header_sum(&packet, &header).unwrap());
     write_word(
         &mut packet,
-        header.transport + partial_checksum::checksum_field_offset(header.protocol).unwrap(),
+        header.transport + checksum_field_offset(header.protocol).unwrap(),
         sum,
     )
     .unwrap();
@@ -159,7 +158,7 @@ fn packets_of_group(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<
 /// The flow of a packet, and the packet.
 fn flow_and_packet(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
-    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
+    let addresses = if header.family.is_v4() { 12..20 } else { 8..40 };
     let ports = &packet[header.transport..header.transport + 4];
     (
         packet[addresses].iter().chain(ports).copied().chain([header.protocol]).collect(),

@@ -1,6 +1,7 @@
 //! Congestion notification across the tunnel (RFC 6040).
 
 use crate::drop_error::DropError;
+use crate::packet::set_ecn;
 
 /// The sender does not react to congestion marks.
 pub(crate) const NOT_ECT: u8 = 0;
@@ -39,6 +40,16 @@ pub fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropError> {
         (_, ECT_1) => Ok(ECT_1),
         (inner, _) => Ok(inner),
     }
+}
+
+/// Copies a congestion mark from the outer header to a packet with the TOS octet `tos`.
+#[inline]
+pub(crate) fn copy_congestion_mark(packet: &mut [u8], tos: u8, outer: u8) -> Result<(), DropError> {
+    let mark = decapsulated_ecn(tos, outer)?;
+    if mark != tos & 3 {
+        set_ecn(packet, mark);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

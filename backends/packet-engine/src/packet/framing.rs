@@ -2,7 +2,8 @@
 //! and Ethernet headers (RFC 7348).
 
 use crate::drop_error::DropError;
-use crate::packet::Version;
+use crate::packet::ip_total_length;
+use types::Family;
 
 /// The VXLAN and Ethernet headers in bytes.
 pub const VXLAN: usize = 8 + 14;
@@ -61,7 +62,7 @@ impl Framing {
     /// Writes the headers of a packet to the VTEP `to` and returns their length in bytes. It is 0 if the
     /// framing has no headers, or `out` is shorter than [`VXLAN`].
     #[inline]
-    pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
+    pub fn write(&self, to: [u8; 6], family: Family, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else {
             return 0;
         };
@@ -71,10 +72,7 @@ impl Framing {
         let [_, v0, v1, v2] = vni.to_be_bytes();
         let [t0, t1, t2, t3, t4, t5] = to;
         let [m0, m1, m2, m3, m4, m5] = *mac;
-        let [k0, k1] = match version {
-            Version::V4 => [0x08, 0x00],
-            Version::V6 => [0x86, 0xdd],
-        };
+        let [k0, k1] = family.pick([0x08, 0x00], [0x86, 0xdd]);
         *out = [8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1];
         VXLAN
     }
@@ -103,14 +101,12 @@ impl Framing {
             return Err(DropError::WrongMac);
         }
         let version = packet.first().map_or(0, |first| first >> 4);
-        let length = match ([*k0, *k1], version, packet) {
-            ([0x08, 0x00], 4, [_, _, l0, l1, ..]) => usize::from(u16::from_be_bytes([*l0, *l1])),
-            ([0x86, 0xdd], 6, [_, _, _, _, l0, l1, ..]) => {
-                40 + usize::from(u16::from_be_bytes([*l0, *l1]))
-            }
-            ([0x08, 0x00] | [0x86, 0xdd], ..) => return Err(DropError::Malformed),
+        let length = match ([*k0, *k1], version) {
+            ([0x08, 0x00], 4) | ([0x86, 0xdd], 6) => ip_total_length(packet),
+            ([0x08, 0x00] | [0x86, 0xdd], _) => None,
             _ => return Err(DropError::NotIp),
         };
+        let length = length.ok_or(DropError::Malformed)?;
         // Short frames may be padded. Bytes after the packet are not part of it.
         Ok(VXLAN..VXLAN + length.min(packet.len()))
     }
@@ -127,7 +123,7 @@ mod tests {
     ) -> Result<std::ops::Range<usize>, DropError> {
         let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
         let mut datagram = vec![0; VXLAN];
-        assert_eq!(framing.write(MAC, Version::V4, &mut datagram), VXLAN);
+        assert_eq!(framing.write(MAC, Family::V4, &mut datagram), VXLAN);
         datagram.extend([0x45, 0, 0, 20]);
         datagram.extend([0; 16]);
         change(&mut datagram);
@@ -151,9 +147,6 @@ mod tests {
         assert_eq!(strip_changed_frame(|d| d.truncate(21)), Err(DropError::Short));
         assert_eq!(strip_changed_frame(|d| d.truncate(22)), Err(DropError::Malformed));
         assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
-        assert_eq!(
-            (Framing::Udp.overhead(), Framing::Udp.write(MAC, Version::V6, &mut [])),
-            (0, 0)
-        );
+        assert_eq!((Framing::Udp.overhead(), Framing::Udp.write(MAC, Family::V6, &mut [])), (0, 0));
     }
 }

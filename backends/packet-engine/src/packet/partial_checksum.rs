@@ -6,9 +6,8 @@
 //! One in 65536 complete checksums looks partial. It may be treated as partial, because completion does not
 //! change it.
 
-use crate::flow::{TCP, UDP, read_word};
 use crate::packet::checksum;
-use crate::packet::{Fragment, Header, Version};
+use crate::packet::{Fragment, Header, TCP, UDP, place_of_addresses, read_word};
 
 /// The offset in the TCP header in bytes.
 pub(crate) const TCP_FIELD: usize = 16;
@@ -35,12 +34,9 @@ pub fn packet_pseudo_header_sum(packet: &[u8], header: &Header) -> Option<u64> {
         return None;
     }
     checksum_field_offset(header.protocol)?;
-    let (from, to) = match header.version {
-        Version::V4 => (packet.get(12..16)?, packet.get(16..20)?),
-        Version::V6 => (packet.get(8..24)?, packet.get(24..40)?),
-    };
+    let addresses = packet.get(place_of_addresses(header.family))?;
     let length = u32::try_from(packet.len().checked_sub(header.transport)?).ok()?;
-    Some(checksum::pseudo_header_sum(from, to, header.protocol, length))
+    Some(checksum::pseudo_header_sum(addresses, header.protocol, length))
 }
 
 #[inline]
@@ -74,10 +70,8 @@ pub fn tcp_gso_segment_size(packet: &[u8], header: &Header, mtu: u16) -> Option<
     {
         return None;
     }
-    let payload = header.transport + usize::from(packet.get(header.transport + 12)? >> 4) * 4;
-    (payload >= header.transport + 20 && payload < packet.len())
-        .then(|| usize::from(mtu).checked_sub(payload))?
-        .filter(|size| *size > 0)
+    let payload = header.payload_offset(packet).filter(|payload| *payload < packet.len())?;
+    usize::from(mtu).checked_sub(payload).filter(|size| *size > 0)
 }
 
 /// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel

@@ -55,7 +55,7 @@ proptest! {
             return Ok(());
         };
         prop_assert_eq!(Header::parse(&after), Ok(Header { ttl: header.ttl.saturating_sub(1), ..header }));
-        let touched: &[usize] = if header.version == Version::V4 { &[8, 10, 11] } else { &[7] };
+        let touched: &[usize] = if header.family.is_v4() { &[8, 10, 11] } else { &[7] };
         prop_assert!((0..packet.len()).all(|at| packet[at] == after[at] || touched.contains(&at)));
     }
 
@@ -90,10 +90,10 @@ proptest! {
             return Ok(());
         };
         prop_assert_eq!(Header::parse(&after), Ok(Header { tos: header.tos & 0xfc | ecn & 3, ..header }));
-        let touched: &[usize] = if header.version == Version::V4 { &[1, 10, 11] } else { &[1] };
+        let touched: &[usize] = if header.family.is_v4() { &[1, 10, 11] } else { &[1] };
         prop_assert!((0..packet.len()).all(|at| packet[at] == after[at] || touched.contains(&at)));
         let flow_label = |packet: &[u8]| packet[1] & 0x0f;
-        prop_assert!(header.version == Version::V4 || flow_label(&packet) == flow_label(&after));
+        prop_assert!(header.family.is_v4() || flow_label(&packet) == flow_label(&after));
     }
 
     #[test]

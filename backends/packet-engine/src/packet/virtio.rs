@@ -1,14 +1,13 @@
 //! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6;
 //! linux/virtio_net.h).
 
+use crate::packet::{Header, TCP, UDP};
+use types::Family;
+
 /// In bytes, without the count of merged buffers (`num_buffers`).
 pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
-const GSO_NONE: u8 = 0;
-const GSO_TCP4: u8 = 1;
-const GSO_TCP6: u8 = 4;
-const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 /// How the kernel segments a packet (`gso_type` of the virtio header).
@@ -16,13 +15,26 @@ const GSO_ECN: u8 = 0x80;
 pub enum Gso {
     /// A single packet.
     #[default]
-    None,
+    None = 0,
     /// TCP segments over IPv4.
-    Tcp4,
+    Tcp4 = 1,
     /// TCP segments over IPv6.
-    Tcp6,
+    Tcp6 = 4,
     /// UDP datagrams.
-    Udp,
+    Udp = 5,
+}
+
+impl Gso {
+    /// How the kernel segments packets with this header; [`Gso::None`] if it cannot.
+    #[inline]
+    pub(crate) fn of_protocol(header: &Header) -> Self {
+        match (header.protocol, header.family) {
+            (UDP, _) => Gso::Udp,
+            (TCP, Family::V4) => Gso::Tcp4,
+            (TCP, Family::V6) => Gso::Tcp6,
+            _ => Gso::None,
+        }
+    }
 }
 
 /// `struct virtio_net_hdr`, which precedes each packet on the TUN device.
@@ -50,10 +62,10 @@ impl VnetHeader {
             return None;
         };
         let gso = match kind & !GSO_ECN {
-            GSO_NONE => Gso::None,
-            GSO_TCP4 => Gso::Tcp4,
-            GSO_TCP6 => Gso::Tcp6,
-            GSO_UDP => Gso::Udp,
+            0 => Gso::None,
+            1 => Gso::Tcp4,
+            4 => Gso::Tcp6,
+            5 => Gso::Udp,
             _ => return None,
         };
         Some(Self {
@@ -69,17 +81,12 @@ impl VnetHeader {
     /// With fields in the byte order of this host.
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
-        let kind = match self.gso {
-            Gso::None => GSO_NONE,
-            Gso::Tcp4 => GSO_TCP4,
-            Gso::Tcp6 => GSO_TCP6,
-            Gso::Udp => GSO_UDP,
-        };
         let [h0, h1] = self.header_len.to_ne_bytes();
         let [g0, g1] = self.gso_size.to_ne_bytes();
         let [s0, s1] = self.csum_start.to_ne_bytes();
         let [o0, o1] = self.csum_offset.to_ne_bytes();
-        [if self.needs_csum { NEEDS_CSUM } else { 0 }, kind, h0, h1, g0, g1, s0, s1, o0, o1]
+        let flags = if self.needs_csum { NEEDS_CSUM } else { 0 };
+        [flags, self.gso as u8, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 }
 

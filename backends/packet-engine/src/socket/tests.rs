@@ -7,13 +7,13 @@ fn bind_sender_and_receiver(features: &Features, address: &str) -> (Socket, Sock
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
     receiver.set_buffers_and_options(features, true, address.is_unspecified());
-    let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
+    let to = receiver.socket.local_addr().unwrap().as_socket().unwrap();
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
 
 fn receive_datagrams(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     for _ in 0..1000 {
-        match receiver.receive(socket, 64) {
+        match socket.receive(receiver, 64) {
             Ok(count) => {
                 return (0..count).map(|index| receiver.meta(index).unwrap()).collect();
             }
@@ -69,7 +69,11 @@ fn messages_arrive_as_they_were_sent() {
             };
             let one = Message { segment: 77, bytes: 77, ..message_of_pieces(to.into(), 6..7) };
             let mut sender = Sender::default();
-            let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
+            let (sent, error) = from.send(
+                &mut sender,
+                &[many, one],
+                Pieces { all: &pieces, made: &made, read: &read },
+            );
             assert!(error.is_none() && sent == 2, "{error:?}");
             let mut receiver = Receiver::new(if features.batch == 1 { 1 } else { 8 });
             let mut got = Vec::new();
@@ -96,9 +100,10 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let pieces = [10, 70_000, 20].map(|len| message_piece(false, 0, len));
     let messages = [0, 1, 2].map(|n| message_of_pieces(to.into(), n..n + 1));
     let mut sender = Sender::default();
-    let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
+    let pieces = Pieces { all: &pieces, made: &[], read: &read };
+    let (sent, error) = from.send(&mut sender, &messages, pieces);
     assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
-    let (sent, error) = sender.send(&from, &messages[2..], &pieces, &[], &read);
+    let (sent, error) = from.send(&mut sender, &messages[2..], pieces);
     assert!(sent == 1 && error.is_none());
     let mut receiver = Receiver::new(8);
     let mut lengths = Vec::new();
@@ -162,7 +167,8 @@ impl Dialog {
         let (from, to) =
             if answers { (&self.answerer, &self.asker) } else { (&self.asker, &self.answerer) };
         let (read, pieces) = six_pieces();
-        let (sent, error) = self.sender.send(from, messages, &pieces, &[], &read);
+        let (sent, error) =
+            from.send(&mut self.sender, messages, Pieces { all: &pieces, made: &[], read: &read });
         assert!(
             error.is_none() && sent == messages.len(),
             "{name}: {sent} of {}: {error:?}",
@@ -260,12 +266,10 @@ fn source_is_not_refused_when_the_destination_is_invalid() {
         let question = dialog.send_and_receive_question();
         let nowhere = Endpoint { to: SocketAddr::new(question.ip(), 0), ..question };
         let (read, pieces) = six_pieces();
-        let (sent, error) = dialog.sender.send(
-            &dialog.answerer,
+        let (sent, error) = dialog.answerer.send(
+            &mut dialog.sender,
             &[message_of_pieces(nowhere, 0..1)],
-            &pieces,
-            &[],
-            &read,
+            Pieces { all: &pieces, made: &[], read: &read },
         );
         assert_eq!(
             (

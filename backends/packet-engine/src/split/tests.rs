@@ -37,11 +37,10 @@ impl Recipe {
     /// The sum of the pseudo header, the protocol, and the place of the checksum.
     fn pseudo_sum_and_checksum_offset(&self, packet: &[u8]) -> (u64, usize) {
         let addresses = if self.ipv6 { &packet[8..40] } else { &packet[12..20] };
-        let (from, to) = addresses.split_at(addresses.len() / 2);
         let (protocol, at) = if self.tcp { (TCP, 16) } else { (UDP, 6) };
         let length = packet.len() - self.transport_offset();
         (
-            checksum::pseudo_header_sum(from, to, protocol, length as u32),
+            checksum::pseudo_header_sum(addresses, protocol, length as u32),
             self.transport_offset() + at,
         )
     }

@@ -1,71 +1,38 @@
 //! Longest prefix match, which maps an address to the index of a peer.
 
 use ipnet::IpNet;
+use num_traits::PrimInt;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::ops::{BitAnd, BitOr, Not, Shr};
 
 /// Maximum number of entries of a flat array, which then takes 4 MiB.
 const SLOTS: usize = 1 << 20;
 /// Index for "no peer".
-pub(crate) const NONE: u32 = u32::MAX;
-
-/// An address as a number.
-pub(crate) trait Bits:
-    Copy
-    + Ord
-    + BitAnd<Output = Self>
-    + BitOr<Output = Self>
-    + Not<Output = Self>
-    + Shr<u32, Output = Self>
-{
-    const BITS: u32;
-    const ZERO: Self;
-    /// The mask of a prefix length.
-    fn mask(prefix: u8) -> Self;
-    /// The distance above `from`; `None` if below or too far above.
-    fn above(self, from: Self) -> Option<usize>;
-}
-
-macro_rules! bits {
-    ($($number:ty),*) => {$(
-        impl Bits for $number {
-            const BITS: u32 = <$number>::BITS;
-            const ZERO: Self = 0;
-            fn mask(prefix: u8) -> Self {
-                <$number>::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
-            }
-            #[inline]
-            fn above(self, from: Self) -> Option<usize> {
-                self.checked_sub(from).and_then(|distance| usize::try_from(distance).ok())
-            }
-        }
-    )*};
-}
-bits!(u32, u128);
+const NONE: u32 = u32::MAX;
 
 /// Peers by prefix length and network, short prefixes first.
 pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 
-/// For one address family.
+/// For one address family; `B` is an address as a number.
 #[derive(Clone, Debug)]
 pub(crate) enum Prefixes<B> {
     /// From the first to the last subnet, with one entry for each subnet of the smallest size. The normal
     /// case: subnets of a cluster are usually of one size and close together.
-    Flat { first: B, shift: u32, slots: Vec<u32> },
+    Flat { first: B, shift: usize, slots: Vec<u32> },
     /// For each prefix length, longest first, if the array would be too large.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
 
-impl<B: Bits> Prefixes<B> {
+impl<B: PrimInt> Prefixes<B> {
     pub(crate) fn build(nets: &ByLength<B>) -> Self {
         let longest = nets.keys().next_back().map_or(0, |(prefix, _)| *prefix);
         // A shift by all bits is not allowed, so a default route takes two slots.
-        let shift = B::BITS - u32::from(longest).max(1);
-        let range = |(prefix, net): &(u8, B)| (*net >> shift, (*net | !B::mask(*prefix)) >> shift);
-        let first = nets.keys().map(|key| range(key).0).min().unwrap_or(B::ZERO);
-        let last = nets.keys().map(|key| range(key).1).max().unwrap_or(B::ZERO);
-        let count = match last.above(first) {
+        let shift = B::zero().count_zeros() as usize - usize::from(longest).max(1);
+        let range =
+            |(prefix, net): &(u8, B)| (*net >> shift, (*net | !prefix_mask::<B>(*prefix)) >> shift);
+        let first = nets.keys().map(|key| range(key).0).min().unwrap_or(B::zero());
+        let last = nets.keys().map(|key| range(key).1).max().unwrap_or(B::zero());
+        let count = match distance_above(first, last) {
             _ if nets.is_empty() => 0,
             Some(last) if last < SLOTS => last + 1,
             _ => return Self::build_sorted(nets),
@@ -74,7 +41,7 @@ impl<B: Bits> Prefixes<B> {
         // Smaller subnets come later in the map and overwrite the larger ones that contain them.
         for (key, index) in nets {
             let (from, to) = range(key);
-            if let (Some(from), Some(to)) = (from.above(first), to.above(first))
+            if let (Some(from), Some(to)) = (distance_above(first, from), distance_above(first, to))
                 && let Some(slots) = slots.get_mut(from..=to)
             {
                 slots.fill(*index);
@@ -89,31 +56,38 @@ impl<B: Bits> Prefixes<B> {
             lists.entry(*prefix).or_default().push((*net, *index));
         }
         Self::Sorted(
-            lists.into_iter().rev().map(|(prefix, list)| (B::mask(prefix), list)).collect(),
+            lists.into_iter().rev().map(|(prefix, list)| (prefix_mask(prefix), list)).collect(),
         )
     }
 
-    /// [`NONE`] without a peer.
     #[inline]
-    pub(crate) fn find_peer_index(&self, ip: B) -> u32 {
+    fn find_peer_index(&self, ip: B) -> Option<u32> {
         match self {
-            Self::Flat { first, shift, slots } => (ip >> *shift)
-                .above(*first)
+            Self::Flat { first, shift, slots } => distance_above(*first, ip >> *shift)
                 .and_then(|slot| slots.get(slot))
                 .copied()
-                .unwrap_or(NONE),
-            Self::Sorted(lists) => Self::search(lists, ip),
+                .filter(|index| *index != NONE),
+            Self::Sorted(lists) => lists
+                .iter()
+                .find_map(|(mask, list)| {
+                    let at = list.binary_search_by_key(&(ip & *mask), |(net, _)| *net).ok()?;
+                    list.get(at)
+                })
+                .map(|(_, index)| *index),
         }
     }
+}
 
-    fn search(lists: &[(B, Vec<(B, u32)>)], ip: B) -> u32 {
-        let found = lists.iter().find_map(|(mask, list)| {
-            let net = ip & *mask;
-            let at = list.binary_search_by(|(known, _)| known.cmp(&net)).ok()?;
-            list.get(at)
-        });
-        found.map_or(NONE, |(_, index)| *index)
-    }
+/// The mask of a prefix length.
+fn prefix_mask<B: PrimInt>(prefix: u8) -> B {
+    let host = B::zero().count_zeros() as usize - usize::from(prefix);
+    if prefix == 0 { B::zero() } else { B::max_value() << host }
+}
+
+/// `None` if `to` is below `from`, or too far above.
+#[inline]
+fn distance_above<B: PrimInt>(from: B, to: B) -> Option<usize> {
+    to.checked_sub(&from)?.to_usize()
 }
 
 /// For both address families.
@@ -140,10 +114,9 @@ impl DualPrefixes {
     #[inline]
     #[must_use]
     pub fn find_peer_index(&self, ip: IpAddr) -> Option<u32> {
-        let index = match ip {
+        match ip {
             IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
             IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
-        };
-        (index != NONE).then_some(index)
+        }
     }
 }

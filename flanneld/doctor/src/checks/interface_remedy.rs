@@ -16,9 +16,7 @@ use types::Family;
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let routes = facts.host.routes.known()?;
     let is_behind = |gateway: &IpAddr| {
-        routes
-            .iter()
-            .any(|route| route.via == Some(*gateway) && route.index == Some(interface.index))
+        routes.iter().any(|route| route.via == Some(*gateway) && route.index == interface.index)
     };
     let (address, gateway) =
         interface.nets().find_map(|net| Some((net, machine_nat(&net).filter(is_behind)?)))?;

@@ -119,18 +119,18 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     let ours = best_metrics(routes);
     let mut findings = Vec::new();
     for route in routes.iter().filter(|route| route.protocol != FLANNELD) {
-        let Some(peer) = peers.get(&route.to) else {
+        let Some(peer) = peers.get(&route.net) else {
             continue;
         };
-        let interface = route.index.and_then(|index| facts.host.interface(index));
+        let interface = facts.host.interface(route.index);
         // host-gw takes over routes through the peer itself. Routes on flannel's devices are Go flannel's.
         let through_peer = route.via.is_some_and(|via| peer.addresses().any(|ip| ip == via));
         // If flannel's route has a lower metric, the other route is only a fallback.
-        let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
+        let beaten = ours.get(&route.net).is_some_and(|metric| *metric < route.metric);
         if through_peer
             || beaten
             || interface.is_some_and(|interface| is_flannels(facts, interface))
-            || network.own.nets().any(|net| net == route.to)
+            || network.own.nets().any(|net| net == route.net)
         {
             continue;
         }
@@ -159,7 +159,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
 fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
-        ours.entry(route.to)
+        ours.entry(route.net)
             .and_modify(|metric| *metric = route.metric.min(*metric))
             .or_insert(route.metric);
     }
@@ -170,15 +170,15 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
     let device =
         interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
     let via = match route.via {
-        Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
+        Some(via) if via.is_ipv6() && route.net.addr().is_ipv4() => format!(" via inet6 {via}"),
         Some(via) => format!(" via {via}"),
         None => String::new(),
     };
-    let (to, metric) = (route.to, route.metric);
+    let (to, metric) = (route.net, route.metric);
     let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
     let onward = if route.via.is_some() { " onlink" } else { "" };
     // A route with several next hops has neither field. Only the program that added it can add it again.
-    let is_plain = route.via.is_some() || route.index.is_some();
+    let is_plain = route.via.is_some() || route.index != 0;
     let why = match is_plain {
         true => {
             "packets to pods of the peer take this foreign route; the command keeps the route as a fallback behind flannel's route"

@@ -177,18 +177,15 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> =
-        routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.to).collect();
+        routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.net).collect();
     let underlay = underlay(facts);
     let foreign = routes.iter().filter(|route| {
-        !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.to)
+        !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.net)
     });
     let mut findings = Vec::new();
     for route in foreign {
-        let to = route.to;
-        let device = route
-            .index
-            .and_then(|index| facts.host.interface(index))
-            .map(|interface| interface.name.as_str());
+        let to = route.net;
+        let device = facts.host.interface(route.index).map(|interface| interface.name.as_str());
         let overlapped = leased.iter().find(|(subnet, _)| overlap(subnet, &to));
         let is_of_pods = device.is_some_and(|name| {
             name == "lo"

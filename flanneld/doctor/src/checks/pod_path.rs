@@ -331,11 +331,11 @@ fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
         .routes
         .known()?
         .iter()
-        .filter(|known| known.to.contains(&to))
-        .max_by_key(|known| known.to.prefix_len())?;
-    let device = facts.host.interface(found.index?)?;
-    let narrower = found.to.prefix_len() > route.packet.peer.subnet.prefix_len();
-    (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
+        .filter(|known| known.net.contains(&to))
+        .max_by_key(|known| known.net.prefix_len())?;
+    let device = facts.host.interface(found.index)?;
+    let narrower = found.net.prefix_len() > route.packet.peer.subnet.prefix_len();
+    (found.protocol != FLANNELD && narrower).then(|| (found.net, device.name.clone()))
 }
 
 /// The command makes pod packets use the table `main` before the rule.

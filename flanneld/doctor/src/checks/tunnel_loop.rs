@@ -89,9 +89,9 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let underlay = facts.underlay()?;
     let routes = facts.host.routes.known()?.iter().filter(|route| {
-        route.index == Some(underlay.index) && route.via.is_some() && route.to.contains(&to)
+        route.index == underlay.index && route.via.is_some() && route.net.contains(&to)
     });
-    let via = routes.max_by_key(|route| route.to.prefix_len())?.via?;
+    let via = routes.max_by_key(|route| route.net.prefix_len())?.via?;
     let bits = if to.is_ipv6() { 128 } else { 32 };
     Some(format!("ip route add {to}/{bits} via {via} dev {}", word(&underlay.name)))
 }

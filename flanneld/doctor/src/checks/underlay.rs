@@ -207,19 +207,19 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     let most = |routes: &'_ [Route]| {
         routes
             .iter()
-            .filter(|route| route.to.contains(&to))
-            .map(|route| route.to.prefix_len())
+            .filter(|route| route.net.contains(&to))
+            .map(|route| route.net.prefix_len())
             .max()
     };
     let (barring, routes) = (facts.host.barring.known()?, facts.host.routes.known()?);
     let route = barring
         .iter()
-        .filter(|route| route.to.contains(&to))
-        .max_by_key(|route| route.to.prefix_len())?;
-    if most(routes).is_some_and(|len| len > route.to.prefix_len()) {
+        .filter(|route| route.net.contains(&to))
+        .max_by_key(|route| route.net.prefix_len())?;
+    if most(routes).is_some_and(|len| len > route.net.prefix_len()) {
         return None;
     }
-    let words = format!("{} {}", kind(route), route.to);
+    let words = format!("{} {}", kind(route), route.net);
     Some((format!("the route `{words}`"), format!("{ip} route delete {words}")))
 }
 

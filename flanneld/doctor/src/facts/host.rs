@@ -4,9 +4,7 @@ use crate::fact::Fact;
 use crate::firewalls::Firewalls;
 use ipnet::IpNet;
 use netstate::host::is_link_local;
-pub use netstate::host::{
-    Address, Forwarded, Interface, Neighbour, PolicyRule, Route, RouteAnswer, RouteError,
-};
+pub use netstate::host::{Address, Forwarded, Interface, Neighbour, PolicyRule, Route, RouteError};
 use netstate::names::Mac;
 use std::fmt;
 use std::net::IpAddr;
@@ -92,7 +90,7 @@ pub struct RouteLookup {
     pub whose: String,
     pub kind: LookupPurpose,
     /// Or why the kernel has no route.
-    pub by: Result<RouteAnswer, RouteError>,
+    pub by: Result<Route, RouteError>,
 }
 
 /// A peer for the lookup of pod packets' routes.
@@ -117,7 +115,7 @@ pub struct PodPacket {
 pub struct PodRoute {
     pub packet: PodPacket,
     /// Or why the kernel has no route.
-    pub by: Result<RouteAnswer, RouteError>,
+    pub by: Result<Route, RouteError>,
 }
 
 /// Whose address it is.

@@ -199,7 +199,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     let peers: Vec<PodPeer> = routes
         .filter(|route| route.protocol == FLANNELD)
         .take(MAX_LOOKUPS)
-        .map(|route| PodPeer { name: route.to.to_string(), subnet: route.to })
+        .map(|route| PodPeer { name: route.net.to_string(), subnet: route.net })
         .collect();
     let pods = PodsOf { network, underlay, peers: &peers };
     let interfaces = host.links();
@@ -287,9 +287,9 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Cho
                 .routes
                 .known()?
                 .iter()
-                .filter(|route| route.to.prefix_len() == 0)
-                .min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
-            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), None)
+                .filter(|route| route.is_default())
+                .min_by_key(|route| (route.net.addr().is_ipv6(), route.metric))?;
+            (host.interface(default.index)?.name.clone(), "the default route's".to_owned(), None)
         }
     };
     let addresses = host

@@ -7,10 +7,10 @@ use crate::facts::host::{
     RouteLookup,
 };
 use crate::pod_path;
+use netlink::route::{forwarded_route, route_to};
 use netlink::{Client, KernelError};
 use netstate::host::read::{
-    look_up_forwarded_routes, look_up_routes, read_interfaces, read_neighbours, read_policy_rules,
-    read_routes,
+    look_up_routes, read_interfaces, read_neighbours, read_policy_rules, read_routes,
 };
 use std::net::IpAddr;
 
@@ -61,8 +61,8 @@ pub(super) fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
             (Fact::unavailable(&why), Fact::unavailable(&why))
         }
     };
-    let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
-    let answers = look_up_routes(&mut client, &addresses);
+    let requests = targets.iter().map(|target| route_to(target.to, 0));
+    let answers = look_up_routes(&mut client, requests);
     let lookup = |(target, by): (&Target, Result<_, RouteError>)| RouteLookup {
         to: target.to,
         whose: target.whose.clone(),
@@ -131,7 +131,9 @@ pub(super) fn pod_routes(
 }
 
 fn looked_up(client: &mut Client, wanted: Vec<PodPacket>) -> Vec<PodRoute> {
-    let packets: Vec<_> = wanted.iter().map(|wanted| wanted.packet).collect();
-    let answers = look_up_forwarded_routes(client, &packets);
+    let requests = wanted
+        .iter()
+        .map(|PodPacket { packet, .. }| forwarded_route(packet.from, packet.to, packet.incoming));
+    let answers = look_up_routes(client, requests);
     wanted.into_iter().zip(answers).map(|(packet, by)| PodRoute { packet, by }).collect()
 }

@@ -6,7 +6,7 @@ use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport, Launch};
 use crate::facts::host::{
     Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, Port, Route,
-    RouteAnswer, RouteError, RouteLookup, Sysctls,
+    RouteError, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, RefusedLease};
@@ -146,7 +146,7 @@ pub(super) fn behind_nat(facts: &mut Facts) {
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
     routes[0].via = Some("10.0.2.2".parse().unwrap());
     inside(&mut facts.host.lookups)[0].by =
-        Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
+        Ok(Route { index: 5, source: Some("198.51.100.1".parse().unwrap()), ..Route::default() });
 }
 
 pub(super) fn all(facts: &mut Facts, state: &State, underlay: bool) {
@@ -307,7 +307,8 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             Err(RouteError::Refused { errno: 22, words: String::new() });
     }),
     ("pod-route", |facts| {
-        inside(&mut facts.host.pod_routes)[1].by = Ok(RouteAnswer { index: 2, source: None });
+        inside(&mut facts.host.pod_routes)[1].by =
+            Ok(Route { index: 2, source: None, ..Route::default() });
     }),
     ("ip-forward", |facts| {
         sysctls(facts).closed = vec!["cni0".to_owned()];
@@ -521,9 +522,10 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     ("foreign-route", |facts| {
         let route = Route {
             via: Some("192.0.2.77".parse().unwrap()),
-            index: Some(2),
+            index: 2,
             protocol: 4,
-            ..Route::new("10.244.2.0/24".parse().unwrap())
+            net: "10.244.2.0/24".parse().unwrap(),
+            ..Route::default()
         };
         inside(&mut facts.host.routes)[1] = route;
     }),
@@ -556,9 +558,10 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         let to = "10.244.2.128/25".parse().unwrap();
         inside(&mut facts.host.routes).push(Route {
             via: Some("192.0.2.1".parse().unwrap()),
-            index: Some(2),
+            index: 2,
             protocol: 4,
-            ..Route::new(to)
+            net: to,
+            ..Route::default()
         });
     }),
     ("network-overlap", |facts| {
@@ -573,7 +576,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             to,
             whose,
             kind: LookupPurpose::Peer,
-            by: Ok(RouteAnswer { index: 3, source: None }),
+            by: Ok(Route { index: 3, source: None, ..Route::default() }),
         });
     }),
     ("stale-bridge", |facts| {

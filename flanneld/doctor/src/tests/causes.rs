@@ -176,10 +176,11 @@ fn ten_thousand_routes_are_scanned_once() {
     facts.leases.peers = Fact::Known(peers.collect());
     let route = |number: u32, protocol, metric| Route {
         via: Some("198.51.100.7".parse().unwrap()),
-        index: Some(5),
+        index: 5,
         protocol,
         metric,
-        ..Route::new(net(number).into())
+        net: net(number).into(),
+        ..Route::default()
     };
     // Each subnet has a route of flannel and another program's with a higher metric. Only for the last subnet the metrics are equal.
     let routes = (0..10_000).flat_map(|number| {

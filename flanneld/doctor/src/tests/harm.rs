@@ -10,7 +10,7 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
-use crate::facts::host::{Foreign, ForeignObject, Route, RouteAnswer, joins_hosts};
+use crate::facts::host::{Foreign, ForeignObject, Route, joins_hosts};
 use crate::facts::leases::RefusedLease;
 use crate::facts::mesh::State;
 use crate::finding::{Finding, HERE, ON_THE_NODE, Severity};
@@ -132,7 +132,7 @@ fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
     inside(&mut facts.host.lookups)[0].by =
-        Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
+        Ok(Route { index: 5, source: Some("198.51.100.1".parse().unwrap()), ..Route::default() });
     all(&mut facts, &State::CutOff, false);
     facts
 }
@@ -342,15 +342,20 @@ fn docker_is_restarted_only_for_an_address_of_flannel() {
 #[test]
 fn multipath_route_is_shown_and_not_rewritten() {
     let mut facts = healthy();
-    inside(&mut facts.host.routes)[1] =
-        Route { protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
+    inside(&mut facts.host.routes)[1] = Route {
+        protocol: 186,
+        metric: 20,
+        net: "10.244.2.0/24".parse().unwrap(),
+        ..Route::default()
+    };
     assert_eq!(commands_of(&facts, "foreign-route"), ["ip route show 10.244.2.0/24"]);
     inside(&mut facts.host.routes)[1] = Route {
         via: Some("fe80::1".parse().unwrap()),
-        index: Some(2),
+        index: 2,
         protocol: 186,
         metric: 20,
-        ..Route::new("10.244.2.0/24".parse().unwrap())
+        net: "10.244.2.0/24".parse().unwrap(),
+        ..Route::default()
     };
     let commands = commands_of(&facts, "foreign-route");
     assert!(
@@ -451,10 +456,11 @@ fn many_foreign_routes_are_one_finding() {
     facts.leases.peers = Fact::Known((100..110).map(|number| peer("node", number)).collect());
     let route = |number| Route {
         via: Some("192.0.2.77".parse().unwrap()),
-        index: Some(2),
+        index: 2,
         protocol: 186,
         metric: 20,
-        ..Route::new(format!("10.244.{number}.0/24").parse().unwrap())
+        net: format!("10.244.{number}.0/24").parse().unwrap(),
+        ..Route::default()
     };
     facts.host.routes = Fact::Known((100..110).map(route).collect());
     assert_eq!(only(&facts, "foreign-route").evidence.len(), 3);

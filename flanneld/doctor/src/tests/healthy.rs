@@ -4,7 +4,7 @@ use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
 use crate::facts::host::{
     Address, Checksums, Fill, Host, Interface, LookupPurpose, PodPeer, PodRoute, PolicyRule, Route,
-    RouteAnswer, RouteLookup, Sysctls,
+    RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Leases, Own, Peer};
@@ -13,6 +13,7 @@ use crate::facts::pods::{Cni, CniFile, Env, Ipam, Kept, PodPath, Pods};
 use crate::facts::store::Store;
 use crate::facts::{Facts, Network};
 use crate::firewalls::Firewalls;
+use netlink::uapi::IFA_F_PERMANENT;
 use netstate::names::Mac;
 use types::Subnets;
 use types::access::Etcd;
@@ -27,7 +28,7 @@ pub(super) fn own() -> Subnets {
 }
 
 pub(super) fn address(net: &str) -> Address {
-    Address::plain(net.parse().unwrap())
+    Address { net: net.parse().unwrap(), flags: IFA_F_PERMANENT, ..Address::default() }
 }
 
 pub(super) fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
@@ -122,9 +123,10 @@ fn interfaces() -> Vec<Interface> {
 fn host() -> Host {
     let route = |to: &str, via: Option<&str>, index, protocol| Route {
         via: via.map(|via| via.parse().unwrap()),
-        index: Some(index),
+        index,
         protocol,
-        ..Route::new(to.parse().unwrap())
+        net: to.parse().unwrap(),
+        ..Route::default()
     };
     Host {
         name: "node-1".to_owned(),
@@ -138,7 +140,11 @@ fn host() -> Host {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
             kind: LookupPurpose::Store,
-            by: Ok(RouteAnswer { index: 2, source: Some("192.0.2.1".parse().unwrap()) }),
+            by: Ok(Route {
+                index: 2,
+                source: Some("192.0.2.1".parse().unwrap()),
+                ..Route::default()
+            }),
         }]),
         barring: Fact::Known(Vec::new()),
         pod_routes: Fact::Known(pod_routes()),
@@ -178,7 +184,7 @@ fn pod_routes() -> Vec<PodRoute> {
     packets
         .into_iter()
         .map(|packet| PodRoute {
-            by: Ok(RouteAnswer { index: if packet.out { 3 } else { 4 }, source: None }),
+            by: Ok(Route { index: if packet.out { 3 } else { 4 }, ..Route::default() }),
             packet,
         })
         .collect()

@@ -475,9 +475,10 @@ fn routes_inside_the_network_matter_where_they_win() {
     ] {
         let mut facts = healthy();
         inside(&mut facts.host.routes).push(Route {
-            index: Some(index),
+            index,
             protocol,
-            ..Route::new(to.parse().unwrap())
+            net: to.parse().unwrap(),
+            ..Route::default()
         });
         let found = report(&facts).findings;
         let severities: Vec<_> = found.iter().map(|finding| finding.severity).collect();

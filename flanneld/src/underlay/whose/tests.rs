@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::underlay::error::may_come;
-use crate::underlay::{Address, Families, Route, RouteAnswer, RouteError, StoreAt, select};
+use crate::underlay::{Address, Families, Route, RouteError, StoreAt, select};
 use options::Selector;
 use types::Dual;
 
@@ -13,6 +13,10 @@ const BOTH: Families = Dual::Both((), ());
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+fn address(net: &str) -> Address {
+    Address { net: net.parse().unwrap(), ..Address::default() }
 }
 
 /// A made-up host, and the addresses that the store knows.
@@ -28,7 +32,7 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
         name: "lo".to_owned(),
         up: true,
         loopback: true,
-        addresses: vec![Address::plain("127.0.0.1/8".parse().unwrap())],
+        addresses: vec![address("127.0.0.1/8")],
         ..Interface::default()
     };
     let interface = |(index, text): (u32, &&str)| {
@@ -39,8 +43,7 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
             "flannel." | "wg" | "dummy" => "dummy",
             _ => "",
         };
-        let addresses =
-            addresses.split_whitespace().map(|net| Address::plain(net.parse().unwrap())).collect();
+        let addresses = addresses.split_whitespace().map(address).collect();
         Interface {
             index,
             name: name.to_owned(),
@@ -53,9 +56,10 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
         }
     };
     let default = |to: &str, via: Option<IpAddr>| Route {
+        net: to.parse().unwrap(),
         via,
-        index: Some(2),
-        ..Route::new(to.parse().unwrap())
+        index: 2,
+        ..Route::default()
     };
     HostOf {
         facts: HostFacts {
@@ -140,11 +144,12 @@ impl HostOf {
             let near = self.facts.interfaces.iter().find_map(|interface| {
                 let net =
                     interface.addresses.iter().find(|address| address.net.contains(&target))?;
-                Some(RouteAnswer { index: interface.index, source: Some(net.ip()) })
+                Some(Route { index: interface.index, source: Some(net.ip()), ..Route::default() })
             });
-            let far = self.facts.by_index(2).map(|first| RouteAnswer {
+            let far = self.facts.by_index(2).map(|first| Route {
                 index: 2,
                 source: first.usable(Family::from(target)).first().copied(),
+                ..Route::default()
             });
             self.facts.routes.push((
                 target,

@@ -4,6 +4,7 @@ use super::*;
 use crate::diff::diff;
 use crate::kernel::FailureKind;
 use crate::names::Mac;
+use crate::object::KernelState;
 use crate::object::link::LinkSpec;
 use crate::object::route::RouteKind;
 use crate::object::route::RouteSpec;
@@ -11,6 +12,7 @@ use crate::report::survey::Survey;
 use ipnet::IpNet;
 use netlink::kernel_refusal;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use types::kernel_object::Holder;
 use types::{Errno, Problem, Subnets};
 

@@ -3,10 +3,9 @@
 use super::{Rx, RxState};
 use crate::drop_error::DropError;
 use crate::encryption::Open;
-use crate::engine::io::{Device, Port};
 use crate::packet::ecn;
-use crate::packet::{Header, set_ecn};
-use crate::socket::RecvMeta;
+use crate::socket::{Port, RecvMeta};
+use crate::tun::Device;
 
 impl<D: Device, P: Port> Rx<D, P> {
     /// Opens all datagrams of a receive buffer and merges the accepted packets.
@@ -17,31 +16,18 @@ impl<D: Device, P: Port> Rx<D, P> {
         open: &mut dyn Open,
         state: &mut RxState,
     ) {
-        let step = meta.segment.max(1);
-        if meta.truncated {
-            let datagrams = meta.at.len().div_ceil(step).max(1);
-            return self.count_and_log_dropped(
-                DropError::Truncated,
-                meta.from.ip(),
-                datagrams,
-                &mut state.log,
-                &[],
-            );
-        }
-        let mut start = meta.at.start;
-        loop {
-            let end = meta.at.end.min(start + step);
-            let datagram = buffer.get_mut(start..end).unwrap_or_default();
-            match open
-                .open(datagram, meta.from)
-                .and_then(|header| self.copy_congestion_mark(header, meta, datagram))
-            {
+        for place in meta.datagrams(meta.segment) {
+            let datagram = buffer.get_mut(place.clone()).unwrap_or_default();
+            let opened = open.open(datagram, meta.from).and_then(|header| {
+                if let Some(header) = &header {
+                    ecn::copy_congestion_mark(datagram, header.tos, meta.ecn)?;
+                }
+                Ok(header)
+            });
+            match opened {
                 Ok(Some(header)) => {
-                    state.merger.merge_or_add_packet(
-                        buffer,
-                        start..start + header.total_len,
-                        &header,
-                    );
+                    let packet = place.start..place.start + header.total_len;
+                    state.merger.merge_or_add_packet(buffer, packet, &header);
                 }
                 Ok(None) => {}
                 Err(reason) => {
@@ -50,29 +36,6 @@ impl<D: Device, P: Port> Rx<D, P> {
                     self.count_and_log_dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
                 }
             }
-            start = end;
-            if start >= meta.at.end {
-                return;
-            }
         }
-    }
-
-    /// Copies a congestion mark from the datagram to its packet. Fails if the packet's sender does not
-    /// support ECN.
-    #[inline]
-    fn copy_congestion_mark(
-        &self,
-        header: Option<Header>,
-        meta: &RecvMeta,
-        datagram: &mut [u8],
-    ) -> Result<Option<Header>, DropError> {
-        let Some(header) = header else {
-            return Ok(None);
-        };
-        let mark = ecn::decapsulated_ecn(header.tos, meta.ecn)?;
-        if mark != header.tos & 3 {
-            set_ecn(datagram, mark);
-        }
-        Ok(Some(header))
     }
 }

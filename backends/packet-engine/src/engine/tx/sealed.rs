@@ -4,9 +4,10 @@
 use super::{Datagram, Tx, TxState, Unpacked};
 use crate::drop_error::DropError;
 use crate::encryption::{Seal, SendState};
-use crate::engine::io::{Device, Port};
 use crate::packet::ecn;
+use crate::socket::Port;
 use crate::split::{HEADERS, Split};
+use crate::tun::Device;
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Chooses the peer of a packet, once for all its segments, and seals them for it.
@@ -17,11 +18,11 @@ impl<D: Device, P: Port> Tx<D, P> {
         seal: &mut dyn Seal,
         state: &mut TxState,
     ) {
-        let Unpacked { start, length, header, .. } = *unpacked;
+        let header = unpacked.header;
         let (segment, count) = unpacked.full_segment_length_and_count();
-        let longest = segment.unwrap_or(length);
+        let longest = segment.unwrap_or(header.total_len);
         let sent = &self.counters.sent;
-        let Some(packet) = buffer.get(start..start + length) else {
+        let Some(packet) = buffer.get(unpacked.range()) else {
             return sent.count_dropped_packets(DropError::Short, count);
         };
         let datagram = match seal.select_peer(&header, packet, longest) {
@@ -33,19 +34,18 @@ impl<D: Device, P: Port> Tx<D, P> {
                     return sent.count_dropped_packets(DropError::NoEndpoint, count);
                 };
                 let ecn = ecn::outer_header_ecn(header.tos, true);
-                Some(Datagram { to, ecn, socket, bytes: 0 })
+                Some(Datagram { to, ecn, socket })
             }
-            Err((reply, reason)) => {
-                return self
-                    .drop_packet_and_send_icmp_error(reply, reason, unpacked, buffer, state);
+            Err(rejection) => {
+                return self.drop_packet_and_send_icmp_error(rejection, unpacked, buffer, state);
             }
         };
         let longest = longest.max(HEADERS);
         match unpacked.split {
             Split::Whole => {
                 self.encrypt_and_gather_or_queue(longest, datagram, seal, state, |room| {
-                    room.get_mut(..length)?.copy_from_slice(packet);
-                    Some(length)
+                    room.get_mut(..packet.len())?.copy_from_slice(packet);
+                    Some(packet.len())
                 });
             }
             Split::Segments(segments) => {
@@ -96,12 +96,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         if !out.get_mut(..bytes).is_some_and(|datagram| seal.seal(datagram)) {
             return sent.count_dropped_packet(DropError::NoSession);
         }
-        let from = gathered.pieces.len();
-        gathered.add_generated_piece(bytes);
-        gathered.append_or_start_message(
-            Datagram { bytes, ..datagram },
-            from,
-            state.segmenting.is_on(datagram.to.ip()),
-        );
+        let gso = state.segmenting.is_on(datagram.to.ip());
+        gathered.add_datagram(datagram, bytes, 0..0, gso);
     }
 }

@@ -3,13 +3,14 @@ use crate::packet::checksum::{fold_sum, ones_complement_sum, pseudo_header_sum};
 use etherparse::{IpHeaders, IpSlice, PacketBuilder, PacketBuilderStep};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 5, 1, 0);
 const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 5, 0, 1, 0, 0, 0, 0);
 const ALL: [Icmp; 3] = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472)];
 
 fn own_tunnel_address(header: &Header) -> IpAddr {
-    if header.version == Version::V4 { OURS.into() } else { OURS_V6.into() }
+    if header.family.is_v4() { OURS.into() } else { OURS_V6.into() }
 }
 
 fn udp_v4(payload: usize) -> Vec<u8> {
@@ -46,8 +47,8 @@ fn parse_and_check_error(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
     );
     let ip = IpSlice::from_slice(answer).unwrap();
     let message = ip.payload().payload;
-    match header.version {
-        Version::V4 => {
+    match header.family {
+        Family::V4 => {
             assert_eq!(
                 (
                     fold_sum(ones_complement_sum(&answer[..20], 0)),
@@ -61,10 +62,10 @@ fn parse_and_check_error(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
                 slice.header().to_header().calc_header_checksum()
             );
         }
-        Version::V6 => assert_eq!(
+        Family::V6 => assert_eq!(
             fold_sum(ones_complement_sum(
                 message,
-                pseudo_header_sum(&answer[8..24], &answer[24..40], 58, message.len() as u32)
+                pseudo_header_sum(&answer[8..40], 58, message.len() as u32)
             )),
             0xffff
         ),
@@ -258,7 +259,7 @@ proptest! {
         };
         let mut out = vec![0; room];
         if let Some(len) = write_error_packet(icmp, &offender, &header, own_tunnel_address(&header), &mut out) {
-            let largest = if header.version == Version::V4 { V4_MAX } else { V6_MAX };
+            let largest = if header.family.is_v4() { V4_MAX } else { V6_MAX };
             prop_assert!(len <= room && len <= largest);
             let (to, .., quote) = parse_and_check_error(&out[..len]);
             prop_assert_eq!(to, header.source);
