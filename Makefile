@@ -174,7 +174,7 @@ conformance: ## Kubernetes' own tests of networks, with kube-proxy by iptables a
 test-mixed: ## Nodes of another build among those of this one, and each upgraded in turn [BEFORE=/path/to/flanneld]
 	@test -f "$(BEFORE)" || { echo "test-mixed: BEFORE names no flanneld (make test-mixed BEFORE=/path/to/flanneld)"; exit 2; }
 	cargo build --workspace
-	FLANNEL_BEFORE=$(abspath $(BEFORE)) cargo test -p e2e --test e2e -- --ignored mesh_mixed::
+	FLANNEL_BEFORE=$(abspath $(BEFORE)) cargo test -p e2e --test e2e -- --ignored mesh::mixed::
 
 test-interop: ## Mixed clusters with Go flannel, its images in Kubernetes, its CNI plugin [GO_FLANNELD=/path/to/flanneld GO_FLANNEL_IMAGE=/path/to/images.tar GO_FLANNEL_CNI=/path/to/flannel]
 ifeq ($(GO_FLANNELD),)

@@ -1,31 +1,16 @@
 //! The `alloc` backend, which only leases a subnet. Other software carries the packets between nodes.
 
 use crate::backend::{Backend, Setup};
-use netstate::kernel::Facts;
-use netstate::object::{Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use reconcile::plan::{Announced, Plan};
+use netstate::{Facts, Key, Scope, Underlay, Value};
+use reconcile::{Announced, Plan};
 use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseAttrs, Peer};
-use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Problem, Profile, Subnets};
+use types::{Problem, Profile, Subnets};
 
 /// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "alloc";
 
-pub static PROFILE: Profile = Profile {
-    name: KIND,
-    devices: &[],
-    overhead: Overhead::of_both(0),
-    encapsulation: Encapsulation::None,
-    seen_as: None,
-    carries: false,
-    encrypts: false,
-    needs_links: false,
-    shares_address: false,
-    keys: Keys { port: None, has_mtu: false },
-};
+pub static PROFILE: Profile = Profile { name: KIND, carries: false, ..Profile::DEFAULT };
 
 pub struct Alloc {
     pub(crate) setup: Setup,

@@ -3,17 +3,10 @@
 use crate::error::LEAST_MTU_V6;
 use crate::status::StatusSources;
 use crate::userspace::handover::Store;
-use netstate::kernel::Kernel;
-use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use packet_engine::counters::Counters;
-use packet_engine::features::Features;
-use reconcile::plan::{Announced, Plan};
-use std::convert::Infallible;
+use netstate::{Kernel, LinkName, NetlinkKernel, Scope, Underlay};
+use packet_engine::{Counters, Features};
+use reconcile::{Announced, Plan};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, NetworkConfig, PeerRules};
 use tokio::sync::Notify;
@@ -42,6 +35,7 @@ pub struct Setup {
     pub key_file: Option<PathBuf>,
     /// WireGuard's preshared key, if the environment names a file.
     pub preshared_file: Option<PathBuf>,
+    /// Without effect on a backend that has no keys.
     pub key_requests: KeyRequests,
     /// How the packet engine reads and sends packets.
     pub features: Features,
@@ -204,21 +198,17 @@ impl KeyRequests {
     }
 }
 
-/// Runs concurrently with the network's reconciler, and never ends.
-pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = Infallible> + Send>>;
-
 /// What carries the packets of a network.
 pub struct Datapath {
     pub(crate) kernel: Box<dyn Kernel>,
     pub(crate) sources: StatusSources,
-    pub(crate) background: BackgroundWork,
 }
 
 impl Datapath {
     /// `engines` are the counters of the packet engines, by device.
     pub(crate) fn of(kernel: impl Kernel + 'static, engines: Vec<(String, Arc<Counters>)>) -> Self {
         let sources = StatusSources { engines, ..StatusSources::default() };
-        Self { kernel: Box::new(kernel), sources, background: Box::pin(std::future::pending()) }
+        Self { kernel: Box::new(kernel), sources }
     }
 
     pub(crate) fn of_kernel() -> Result<Self, Problem> {
@@ -254,11 +244,6 @@ pub trait Backend: Send + Sync {
     /// This node's public key in its leases, if the backend uses keys. The daemon reads it before
     /// it acquires the lease. `None` without an identity, or while it is unknown.
     fn identity(&self) -> Option<String> {
-        None
-    }
-
-    /// `None` if the network has no keys.
-    fn key_requests(&self) -> Option<KeyRequests> {
         None
     }
 

@@ -1,12 +1,24 @@
 //! The `Backend` object of a network configuration.
 
 use crate::error::{LEAST_MTU_V6, invalid_config};
-use packet_engine::table::Checks;
+use packet_engine::Checks;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use subnet_lease::json::Object;
+use types::profile::Overhead;
 use types::{Problem, Subnets};
+
+/// What encapsulates or encrypts packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Implementation {
+    /// An interface of the kernel.
+    Kernel,
+    /// The packet engine, with a TUN device.
+    Userspace,
+    /// The kernel if it supports the encapsulation, otherwise the packet engine.
+    Auto,
+}
 
 /// Every key is optional. An error starts with the text of Go flannel, and contains the key and the remedy.
 pub(crate) struct ConfigKeys<'a> {
@@ -60,11 +72,11 @@ impl<'a> ConfigKeys<'a> {
     pub(crate) fn mtu(
         &self,
         networks: &Subnets,
-        overhead: (u32, u32),
+        overhead: Overhead,
     ) -> Result<Option<u32>, Problem> {
         let mtu = self.number("MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
         let least =
-            if networks.v6().is_some() { LEAST_MTU_V6 + overhead.1 } else { 68 + overhead.0 };
+            if networks.v6().is_some() { LEAST_MTU_V6 + overhead.v6 } else { 68 + overhead.v4 };
         match mtu.filter(|mtu| *mtu < least) {
             Some(mtu) => Err(self.error(format!(
                 "MTU is {mtu}: this key is the MTU of the underlay and must be at least {least}; leave the key out to use the interface's MTU"

@@ -1,6 +1,6 @@
 //! Problems that several backends report.
 
-use netstate::underlay::Underlay;
+use netstate::Underlay;
 use subnet_lease::RawJson;
 use subnet_lease::json::{Object, hide_values};
 use types::{Detail, Family, Problem};

@@ -1,33 +1,16 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
 use crate::backend::{Backend, Overlay, Setup};
-use netstate::kernel::Facts;
-use netstate::names::LinkName;
-use netstate::object::route::RouteSpec;
-use netstate::object::{Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use reconcile::plan::{Announced, Plan};
+use netstate::{Facts, Key, LinkName, RouteSpec, Scope, Underlay, Value};
+use reconcile::{Announced, Plan};
 use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseAttrs, Peer};
-use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Family, Problem, Profile, Subnets};
+use types::{Family, Problem, Profile, Subnets};
 
 /// The name in the configuration and in leases.
 pub const KIND: &str = "host-gw";
 
-pub static PROFILE: Profile = Profile {
-    name: KIND,
-    devices: &[],
-    overhead: Overhead::of_both(0),
-    encapsulation: Encapsulation::None,
-    seen_as: None,
-    carries: true,
-    encrypts: false,
-    needs_links: true,
-    shares_address: false,
-    keys: Keys { port: None, has_mtu: false },
-};
+pub static PROFILE: Profile = Profile { name: KIND, needs_links: true, ..Profile::DEFAULT };
 
 /// The backend before the node has a lease. There are no configuration keys.
 pub struct HostGw {

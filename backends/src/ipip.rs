@@ -4,19 +4,15 @@ use crate::backend::{AddressRules, Backend, Overlay, Setup, Takes};
 use crate::config_keys::ConfigKeys;
 use crate::error::{config_problem, missing_underlay_address};
 use ipnet::IpNet;
-use netstate::kernel::Facts;
-use netstate::names::LinkName;
-use netstate::object::link::ipip::IpipSpec;
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::route::RouteSpec;
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use reconcile::plan::{Announced, Plan};
+use netstate::{
+    Facts, IpipSpec, KernelState, Key, LinkKind, LinkName, LinkSpec, RouteSpec, Scope, Underlay,
+    Value,
+};
+use reconcile::{Announced, Plan};
 use std::net::IpAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseAttrs, Peer, PeerRules};
-use types::profile::{Device, Keys, Overhead};
+use types::profile::{Device, Overhead};
 use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name in the configuration and in leases.
@@ -40,11 +36,7 @@ pub static PROFILE: Profile = Profile {
     overhead: Overhead::of_both(OVERHEAD),
     encapsulation: Encapsulation::Ipip,
     seen_as: Some(Encapsulation::Ipip),
-    carries: true,
-    encrypts: false,
-    needs_links: false,
-    shares_address: false,
-    keys: Keys { port: None, has_mtu: false },
+    ..Profile::DEFAULT
 };
 
 /// The backend before the node has a lease.

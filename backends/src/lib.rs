@@ -21,11 +21,12 @@ pub mod vxlan;
 pub mod wireguard;
 
 pub use backend::{Backend, KeyRequests, Overlay, Setup, Takes};
-pub use netstate::underlay::Underlay;
-pub use network::Network;
+pub use netstate::Underlay;
+pub use network::join_network;
 pub use reconcile::failures::FailedPeer;
-pub use reconcile::plan::Announced;
-pub use reconcile::{Inputs, Options};
-pub use registry::{create, identities_in_kernel, identity_of, names, profile, profiles, rules};
+pub use reconcile::{Announced, Inputs, Options};
+pub use registry::{
+    backend_names, create_backend, identities_in_kernel, identity_of, profile, profiles, rules,
+};
 pub use status::Status;
 pub use userspace::handover::Store;

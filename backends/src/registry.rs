@@ -4,9 +4,7 @@ use crate::backend::{Backend, Setup};
 use crate::error::config_problem;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use ipnet::IpNet;
-use netstate::kernel::Kernel;
-use netstate::netlink::NetlinkKernel;
-use netstate::object::KernelState;
+use netstate::{Kernel, KernelState, NetlinkKernel};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use subnet_lease::{LeaseAttrs, NetworkConfig, PeerRules};
@@ -72,22 +70,22 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
 /// because a later version may.
 ///
 /// ```
-/// use backends::{names, profile};
+/// use backends::{backend_names, profile};
 ///
 /// let vxlan = profile("vxlan").unwrap();
 /// assert_eq!((vxlan.overhead.v4, vxlan.encrypts), (50, false));
 /// assert_eq!(vxlan.devices[0].named(Some(1)).as_deref(), Some("flannel.1"));
 ///
-/// assert!(names().contains(&"vxlan") && names().contains(&"ipsec"));
+/// assert!(backend_names().contains(&"vxlan") && backend_names().contains(&"ipsec"));
 /// assert!(profile("ipsec").is_none(), "flannel-rs does not support it yet");
 /// ```
-pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
+pub fn backend_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = built_backends().into_iter().chain(MISSING).collect();
     names.sort_unstable();
     names
 }
 
-fn built() -> Vec<&'static str> {
+fn built_backends() -> Vec<&'static str> {
     let mut names: Vec<&str> = BACKENDS.iter().map(|kind| kind.profile.name).collect();
     names.sort_unstable();
     names
@@ -100,12 +98,12 @@ fn kind(name: &str) -> Option<&'static Kind> {
 /// Fails if no such backend exists, or if its configuration is invalid.
 ///
 /// ```
-/// use backends::{Setup, create};
+/// use backends::{Setup, create_backend};
 /// use subnet_lease::NetworkConfig;
 ///
 /// let create = |backend: &str| {
 ///     let text = format!(r#"{{"Network": "10.244.0.0/16", "Backend": {backend}}}"#);
-///     create(&Setup::of(NetworkConfig::parse(&text).unwrap()))
+///     create_backend(&Setup::of(NetworkConfig::parse(&text).unwrap()))
 /// };
 /// let vxlan = create(r#"{"Type": "vxlan", "Port": 4789}"#)?;
 /// assert_eq!(vxlan.encapsulation().port(), Some(4789));
@@ -113,7 +111,7 @@ fn kind(name: &str) -> Option<&'static Kind> {
 /// assert!(error.to_string().starts_with("unknown backend type: vxlam;"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Problem> {
+pub fn create_backend(setup: &Setup) -> Result<Box<dyn Backend>, Problem> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
         return (kind.make)(setup);
@@ -122,7 +120,7 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Problem> {
         true => format!("backend type {name} is not supported yet"),
         false => format!("unknown backend type: {name}"),
     };
-    let known = built().join(", ");
+    let known = built_backends().join(", ");
     let text =
         format!("{unknown}; set Backend.Type in the network configuration to one of {known}");
     Err(config_problem("backend-unknown", text))
@@ -154,7 +152,7 @@ pub async fn identities_in_kernel(backend: &dyn Backend, own: Subnets) -> BTreeM
 /// The rules by which the configured backend accepts leases. If the configuration is invalid, every
 /// lease is accepted.
 pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
-    match create(&Setup::of(config.clone())) {
+    match create_backend(&Setup::of(config.clone())) {
         Ok(backend) => backend.rules(),
         Err(_) => Arc::new(NoBackend),
     }
@@ -181,7 +179,7 @@ mod tests {
     }
 
     fn made(network: &str, backend: &str) -> Box<dyn Backend> {
-        create(&setup(&format!(r#"{{{network},"Backend":{backend}}}"#))).unwrap()
+        create_backend(&setup(&format!(r#"{{{network},"Backend":{backend}}}"#))).unwrap()
     }
 
     fn takes(network: &str, backend: &str, kernel: bool) -> Takes {
@@ -256,7 +254,7 @@ mod tests {
 
     fn refusal(backend: &str) -> String {
         let setup = setup(&format!(r#"{{{IPV4},"Backend":{backend}}}"#));
-        create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
+        create_backend(&setup).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -308,15 +306,19 @@ mod tests {
             }
         }
         assert_eq!(profile("vxlan").map(|profile| profile.name), Some("vxlan"));
-        assert!(profile("ipsec").is_none() && names().contains(&"ipsec") && names().is_sorted());
+        assert!(
+            profile("ipsec").is_none()
+                && backend_names().contains(&"ipsec")
+                && backend_names().is_sorted()
+        );
     }
 
     #[test]
     fn unsupported_types_are_named() {
-        for name in built().into_iter().chain(["VXLAN"]) {
+        for name in built_backends().into_iter().chain(["VXLAN"]) {
             assert_eq!(refusal(&format!(r#"{{"Type":"{name}"}}"#)), "");
         }
-        let list = built().join(", ");
+        let list = built_backends().join(", ");
         assert!(list.contains("alloc, host-gw") && list.ends_with("vxlan, wireguard"), "{list}");
         let unknown = refusal(r#"{"Type":"aws-vpc"}"#);
         assert!(unknown.contains("aws-vpc") && unknown.contains(&list), "{unknown}");

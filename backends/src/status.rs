@@ -1,9 +1,9 @@
 //! The status of a running network. It shares no data with the threads that count packets.
 
 use crate::wireguard::sessions::TunnelPeers;
-use netstate::kernel::Facts;
-use netstate::object::{Key, Value};
-use packet_engine::counters::{Counters, Direction};
+use netstate::{Facts, Key, Value};
+use packet_engine::Counters;
+use packet_engine::counters::Direction;
 use packet_engine::drop_error::DropError;
 use parking_lot::Mutex;
 use reconcile::progress::{Progress, Snapshot};
@@ -77,18 +77,18 @@ impl Status {
         let engines = sources.engines.iter();
         Self {
             kernel: kernel.snapshot(),
-            engines: engines.map(|(device, counters)| engine(device, counters)).collect(),
+            engines: engines.map(|(device, counters)| engine_status(device, counters)).collect(),
             tunnels: sources.tunnels.lock().clone(),
         }
     }
 }
 
-fn engine(device: &str, counters: &Counters) -> EngineStatus {
+fn engine_status(device: &str, counters: &Counters) -> EngineStatus {
     EngineStatus {
         device: device.to_owned(),
         mode: counters.mode.lock().clone(),
-        sent: traffic(&counters.sent),
-        received: traffic(&counters.received),
+        sent: engine_traffic(&counters.sent),
+        received: engine_traffic(&counters.received),
         icmp_errors: counters.icmp.load(Relaxed),
         unsegmented_sends: counters.unsegmented.load(Relaxed),
         budgets_spent: counters.budgets_spent.load(Relaxed),
@@ -96,7 +96,7 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
     }
 }
 
-fn traffic(direction: &Direction) -> Traffic {
+fn engine_traffic(direction: &Direction) -> Traffic {
     let load = |counter: &AtomicU64| counter.load(Relaxed);
     let dropped =
         DropError::ALL.into_iter().map(|reason| (reason.as_str(), direction.drops(reason)));

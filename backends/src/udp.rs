@@ -5,18 +5,12 @@ use crate::backend::{AddressRules, Backend, Datapath, Overlay, Setup, Takes};
 use crate::config_keys::ConfigKeys;
 use crate::error::missing_underlay_address;
 use crate::userspace::UserspaceKernel;
-use netstate::kernel::{Facts, Forwarding, NextHop};
-use netstate::names::LinkName;
-use netstate::object::link::tun::TunSpec;
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::route::RouteSpec;
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use packet_engine::engine::config::EngineConfig;
-use packet_engine::packet::framing::Framing;
-use packet_engine::table::Checks;
-use reconcile::plan::{Announced, Plan, peers};
+use netstate::{
+    Facts, Forwarding, KernelState, Key, LinkKind, LinkName, LinkSpec, NextHop, RouteSpec, Scope,
+    Underlay, Value,
+};
+use packet_engine::{Checks, EngineConfig, Framing};
+use reconcile::{Announced, Plan, peers};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, LeaseAttrs, LeaseTable, Peer, PeerRules};
@@ -32,49 +26,34 @@ const LINK: LinkName = LinkName::constant(DEVICE);
 const PORT: u16 = 8285;
 
 /// In bytes: UDP 8, IPv4 20 or IPv6 40.
-const OVERHEAD_V4: u32 = 28;
-const OVERHEAD_V6: u32 = 48;
+const OVERHEAD: Overhead = Overhead { v4: 28, v6: 48 };
 
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],
-    overhead: Overhead { v4: OVERHEAD_V4, v6: OVERHEAD_V6 },
+    overhead: OVERHEAD,
     encapsulation: Encapsulation::udp(PORT),
     seen_as: Some(Encapsulation::udp(PORT)),
-    carries: true,
-    encrypts: false,
-    needs_links: false,
-    shares_address: false,
     keys: Keys { port: Some("Port"), has_mtu: false },
+    ..Profile::DEFAULT
 };
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Config {
+/// The backend before the node has a lease.
+pub struct Udp {
+    setup: Setup,
     /// UDP; the same on all nodes.
     port: u16,
     /// The checks of received packets.
     checks: Checks,
 }
 
-impl Config {
-    fn parse(text: &str) -> Result<Self, Problem> {
-        let keys = ConfigKeys::parse(text, "UDP")?;
-        let port = keys.read::<i64>("Port")?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| keys.out_of_range("Port", port, 1, 65535))?;
-        Ok(Self { port: if port == 0 { PORT } else { port }, checks: keys.checks()? })
-    }
-}
-
-/// The backend before the node has a lease.
-pub struct Udp {
-    setup: Setup,
-    config: Config,
-}
-
 impl Udp {
     pub fn new(setup: &Setup) -> Result<Self, Problem> {
-        let config = Config::parse(setup.config.backend_config.as_str())?;
-        Ok(Self { setup: setup.clone(), config })
+        let keys = ConfigKeys::parse(setup.config.backend_config.as_str(), "UDP")?;
+        let port = keys.read::<i64>("Port")?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| keys.out_of_range("Port", port, 1, 65535))?;
+        let port = if port == 0 { PORT } else { port };
+        Ok(Self { setup: setup.clone(), port, checks: keys.checks()? })
     }
 
     /// The datagrams' family: IPv4 if the network has IPv4, otherwise IPv6.
@@ -89,15 +68,11 @@ impl Backend for Udp {
     }
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        Takes {
-            devices: vec![DEVICE.to_owned()],
-            ports: vec![self.config.port],
-            ..Takes::default()
-        }
+        Takes { devices: vec![DEVICE.to_owned()], ports: vec![self.port], ..Takes::default() }
     }
 
     fn encapsulation(&self) -> Encapsulation {
-        let port = self.config.port;
+        let port = self.port;
         Encapsulation::Udp {
             ports: self.setup.config.networks.map(|_| port, |_| port),
             outer: Some(self.outer()),
@@ -136,7 +111,7 @@ impl Backend for Udp {
     fn plan(&self, own: Subnets) -> Result<Arc<dyn Plan>, Problem> {
         Ok(Arc::new(UdpPlan {
             scope: self.setup.scope(own, vec![LINK]),
-            port: self.config.port,
+            port: self.port,
             outer: self.outer(),
         }))
     }
@@ -145,13 +120,13 @@ impl Backend for Udp {
         let config = EngineConfig {
             device: DEVICE.to_owned(),
             framing: Framing::Udp,
-            port: self.config.port,
+            port: self.port,
             spread: false,
             features: self.setup.features,
             sources: Some(scope.own.network_addresses()),
         };
         let mut kernel = UserspaceKernel::open(&self.setup.files)?;
-        kernel.engine(LINK, config, self.outer(), scope, self.config.checks);
+        kernel.engine(LINK, config, self.outer(), scope, self.checks);
         Ok(kernel.datapath())
     }
 }
@@ -162,7 +137,7 @@ fn announced(underlay_mtu: u32, outer: Family) -> Announced {
 
 fn device_mtu(underlay: u32, outer: Family) -> u32 {
     // The longest packet that fits into a datagram.
-    underlay.min(65_535).saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
+    underlay.min(65_535).saturating_sub(OVERHEAD.over(outer))
 }
 
 /// The kernel objects, and the forwarding of the packet engine.
@@ -188,7 +163,7 @@ impl Plan for UdpPlan {
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
         let mtu = device_mtu(facts.underlay.mtu, self.outer);
-        let link = LinkSpec::new(LinkKind::Tun(TunSpec { held: true }), mtu);
+        let link = LinkSpec::new(LinkKind::Tun { held: true }, mtu);
         state.set_device(LINK, link, self.scope.own.nets());
         // One route for each network leads into the device. The engine knows the peers.
         let route = RouteSpec::forwarding(None, LINK, self.scope.protocol);

@@ -10,29 +10,20 @@ use crate::backend::Datapath;
 use async_trait::async_trait;
 use handover::{Store, StoredFiles};
 use netlink::run_blocking;
-use netstate::kernel::{
-    ExistingState, Facts, FailureKind, Forwarding, Kernel, KernelError, NextHop, OpError,
-};
-use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
-use netstate::object::link::tun::TunSpec;
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::{KernelState, Key, Op, Value};
 use netstate::report::survey::Survey;
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use packet_engine::counters::Counters;
-use packet_engine::engine::config::EngineConfig;
-use packet_engine::engine::{Engine, Inheritance};
-use packet_engine::error::EngineError;
-use packet_engine::packet::framing::Framing;
-use packet_engine::socket::Socket;
-use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
-use packet_engine::tun::Tun;
+use netstate::{
+    ExistingState, Facts, FailureKind, Forwarding, Kernel, KernelError, KernelState, Key, LinkKind,
+    LinkName, LinkSpec, NetlinkKernel, NextHop, Op, OpError, Scope, Underlay, Value,
+};
+use packet_engine::table::Peer;
+use packet_engine::{
+    Checks, Counters, Engine, EngineConfig, Framing, Inheritance, Networks, Socket, Table,
+    TableSettings, Tun,
+};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use types::{Addresses, Coded, Family, Problem, Subnets};
+use types::{Addresses, Family, Problem, Subnets};
 
 /// A device whose peers are objects of the kernel state, as those of a WireGuard interface are.
 /// Without it, they are forwarding entries.
@@ -73,7 +64,7 @@ struct Device {
     waits: bool,
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
     /// works.
-    problem: Option<EngineError>,
+    problem: Option<Problem>,
     /// The device's files that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
@@ -128,14 +119,14 @@ impl Device {
     }
 
     /// Opens the device and the sockets unless they are open, and starts the threads anew.
-    fn open(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    fn open(&mut self, listen: Addresses) -> Result<(), Problem> {
         self.waits = false;
         run_blocking(|| self.engine.open_and_start(listen))
     }
 
     /// Binds the sockets of an open device, which stays open. A device that is not open is opened
     /// when its link is added. The port may be free again by then.
-    fn rebind(&mut self) -> Result<(), EngineError> {
+    fn rebind(&mut self) -> Result<(), Problem> {
         match self.listen {
             Some(listen) if self.is_open() && !self.waits => {
                 let result = run_blocking(|| self.engine.rebind_and_restart(listen));
@@ -146,7 +137,7 @@ impl Device {
     }
 
     /// Immediately binds the sockets of an open device to a new port.
-    fn configure(&mut self, spec: &LinkSpec) -> Result<(), EngineError> {
+    fn configure(&mut self, spec: &LinkSpec) -> Result<(), Problem> {
         let Some(port) = self.tunnel.as_mut().and_then(|tunnel| tunnel.configure(spec)) else {
             return Ok(());
         };
@@ -178,11 +169,11 @@ impl Device {
 
     /// Follows an attempt to open the device or to bind its sockets. Logs an error that differs
     /// from the previous one.
-    fn conclude(&mut self, result: Result<(), EngineError>) -> Result<(), EngineError> {
+    fn conclude(&mut self, result: Result<(), Problem>) -> Result<(), Problem> {
         self.store();
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
+            tracing::warn!(code = &*why.code, device = %self.name, error = %why, "the packet engine is not running");
         }
         self.problem = problem;
         result
@@ -216,8 +207,8 @@ impl UserspaceKernel {
         checks: Checks,
     ) {
         let settings = TableSettings {
-            networks: networks(&scope.networks),
-            own: networks(&scope.own),
+            networks: table_networks(&scope.networks),
+            own: table_networks(&scope.own),
             checks,
             // With VXLAN, the tunnel is a link, like the kernel's.
             routed: matches!(config.framing, Framing::Udp),
@@ -293,7 +284,7 @@ fn as_tun(op: &Op) -> Op {
     match op {
         // The engine made the device, so its properties are set as on any existing link.
         Op::Add(key, Value::Link(spec)) | Op::Replace(key, Value::Link(spec)) => {
-            let kind = LinkKind::Tun(TunSpec { held: true });
+            let kind = LinkKind::Tun { held: true };
             Op::Replace(*key, Value::Link(Box::new(LinkSpec { kind, ..LinkSpec::clone(spec) })))
         }
         // It is already gone with its file, unless it belongs to another program.
@@ -301,12 +292,12 @@ fn as_tun(op: &Op) -> Op {
     }
 }
 
-pub(crate) fn peer(hop: &NextHop) -> Peer {
+pub(crate) fn table_peer(hop: &NextHop) -> Peer {
     let NextHop { address, mac, carries_v6, outer_ecn } = *hop;
     Peer { address, mac: mac.map(|mac| mac.0).unwrap_or_default(), carries_v6, outer_ecn }
 }
 
-pub(crate) fn networks(nets: &Subnets) -> Networks {
+pub(crate) fn table_networks(nets: &Subnets) -> Networks {
     Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
 }
 
@@ -323,8 +314,8 @@ impl Kernel for UserspaceKernel {
             let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name)) else {
                 continue;
             };
-            if let LinkKind::Tun(tun) = &mut spec.kind {
-                tun.held = held;
+            if let LinkKind::Tun { held: is_held } = &mut spec.kind {
+                *is_held = held;
             }
             let Some(tunnel) = &device.tunnel else { continue };
             tunnel.present(&mut spec.kind, held);
@@ -359,7 +350,7 @@ impl Kernel for UserspaceKernel {
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             device.engine.replace_table(Table::build(
                 device.settings,
-                peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
+                peers.into_iter().map(|(subnet, hop)| (subnet, table_peer(&hop))),
             ));
             device.start_adopted();
         }

@@ -4,29 +4,24 @@
 mod config;
 
 use crate::backend::{Backend, Datapath, Overlay, Setup, Takes};
+use crate::config_keys::Implementation;
 use crate::error::{absent_lease_key, read_lease_data, unannounced_backend, unusable_lease};
 use crate::userspace::UserspaceKernel;
-pub use config::{Config, Mode};
+pub use config::Config;
 use ipnet::IpNet;
-use netstate::kernel::{Facts, Forwarding, NextHop};
-use netstate::names::{LinkName, Mac};
-use netstate::netlink::NetlinkKernel;
-use netstate::object::link::tun::TunSpec;
-use netstate::object::link::vxlan::{PORT, VxlanSpec, default_port};
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::route::RouteSpec;
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use packet_engine::engine::config::EngineConfig;
-use packet_engine::packet::framing::Framing;
-use reconcile::plan::{Announced, Plan, peers};
+use netstate::object::link::vxlan::{PORT, default_port};
+use netstate::{
+    Facts, Forwarding, KernelState, Key, LinkKind, LinkName, LinkSpec, Mac, NetlinkKernel, NextHop,
+    RouteSpec, Scope, Underlay, Value, VxlanSpec,
+};
+use packet_engine::{EngineConfig, Framing};
+use reconcile::{Announced, Plan, peers};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
-use types::profile::{Device, Keys, Overhead};
+use types::profile::{Device, Keys};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
 /// The name in the configuration and in leases.
@@ -49,14 +44,10 @@ pub static PROFILE: Profile = Profile {
             family: Some(Family::V6),
         },
     ],
-    overhead: Overhead { v4: config::OVERHEAD_V4, v6: config::OVERHEAD_V6 },
+    overhead: config::OVERHEAD,
     encapsulation: Encapsulation::udp(PORT),
-    seen_as: None,
-    carries: true,
-    encrypts: false,
-    needs_links: false,
-    shares_address: false,
     keys: Keys { port: Some("Port"), has_mtu: true },
+    ..Profile::DEFAULT
 };
 
 /// The backend before the node has a lease.
@@ -78,7 +69,7 @@ impl Vxlan {
                 "VNI is 0: flannel uses it, but a template may have made it of a text"
             );
         }
-        let userspace = config.mode == Mode::Userspace;
+        let userspace = config.mode == Implementation::Userspace;
         if userspace && (config.gbp || config.learning) {
             tracing::warn!(
                 "GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them"
@@ -97,10 +88,11 @@ impl Vxlan {
     fn mac(
         &self,
         kernel: &mut NetlinkKernel,
-        stored: Option<&RawJson>,
+        stored: Option<&LeaseAttrs>,
         family: Family,
     ) -> Result<Mac, Problem> {
-        if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
+        let data = stored.and_then(|attrs| family.pick(&attrs.data, &attrs.v6_data).as_ref());
+        if let Some(mac) = data.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
         let existing = kernel.mac_of(self.config.link(family))?;
@@ -117,8 +109,8 @@ impl Backend for Vxlan {
 
     fn takes(&self, kernel_vxlan: bool) -> Takes {
         let networks = self.setup.config.networks;
-        let kernel =
-            self.config.mode == Mode::Kernel || self.config.mode == Mode::Auto && kernel_vxlan;
+        let kernel = self.config.mode == Implementation::Kernel
+            || self.config.mode == Implementation::Auto && kernel_vxlan;
         let (vni, port) = (self.config.vni, self.port());
         let tunnel = |family| format!("VNI {vni} on UDP port {port} over {family}");
         Takes {
@@ -162,7 +154,10 @@ impl Backend for Vxlan {
             return Err(Problem::new("underlay-address-missing", text));
         }
         let mut kernel = NetlinkKernel::open()?;
-        if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan()? {
+        if self.config.mode == Implementation::Auto
+            && !self.userspace
+            && !kernel.supports_vxlan()?
+        {
             tracing::warn!(
                 remedy = "to use the kernel, install its module vxlan: on Ubuntu for Raspberry Pi the package linux-modules-extra-raspi",
                 "the kernel does not support vxlan; encapsulating in userspace"
@@ -173,15 +168,12 @@ impl Backend for Vxlan {
             // This loads the module, which has the default port as a parameter.
             let _ = kernel.supports_vxlan();
         }
-        let (mut v4, mut v6) = (None, None);
-        for family in networks.families() {
-            let data = stored.and_then(|attrs| family.pick(&attrs.data, &attrs.v6_data).as_ref());
-            let mac = self.mac(&mut kernel, data, family)?;
-            *family.pick(&mut v4, &mut v6) = Some(mac);
-        }
-        let macs = Dual::from_options(v4, v6).ok_or_else(|| {
-            Problem::new("network-without-family", "the network has no address family")
-        })?;
+        let mut mac = |family| self.mac(&mut kernel, stored, family);
+        let macs = match networks {
+            Dual::V4(_) => Dual::V4(mac(Family::V4)?),
+            Dual::V6(_) => Dual::V6(mac(Family::V6)?),
+            Dual::Both(..) => Dual::Both(mac(Family::V4)?, mac(Family::V6)?),
+        };
         self.macs = Some(macs);
         if let Some(mtu) = self.config.mtu.filter(|mtu| *mtu > underlay.mtu) {
             tracing::warn!(
@@ -375,7 +367,7 @@ impl Plan for VxlanPlan {
             let name = self.config.link(family);
             let mtu = self.config.device_mtu(facts.underlay.mtu, family);
             let link = if self.userspace {
-                LinkSpec::new(LinkKind::Tun(TunSpec { held: true }), mtu)
+                LinkSpec::new(LinkKind::Tun { held: true }, mtu)
             } else {
                 let kind = LinkKind::Vxlan(VxlanSpec {
                     vni: self.config.vni,

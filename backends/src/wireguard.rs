@@ -10,29 +10,27 @@ mod tests;
 mod userspace;
 
 use crate::backend::{Backend, Datapath, KeyRequests, Overlay, Setup, Takes};
+use crate::config_keys::Implementation;
 use crate::error::{config_problem, read_lease_data, unannounced_backend, unusable_lease};
-pub use config::{Config, Implementation, Mode};
+use crate::status::StatusSources;
+pub use config::{Config, Mode};
 use netlink::run_blocking;
 use netstate::blackhole;
-use netstate::kernel::{Facts, WireguardKernel};
-use netstate::netlink::NetlinkKernel;
-use netstate::object::link::wireguard::WireguardSpec;
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::route::{LINK, RouteSpec};
-use netstate::object::wireguard_peer::{PublicKey, WireguardPeer};
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
-use packet_engine::counters::Counters;
-use reconcile::plan::{Announced, Plan};
+use netstate::object::route::LINK;
+use netstate::{
+    Facts, KernelState, Key, LinkKind, LinkSpec, NetlinkKernel, PublicKey, RouteSpec, Scope,
+    Underlay, Value, WireguardKernel, WireguardPeer, WireguardSpec,
+};
+use packet_engine::Counters;
+use reconcile::{Announced, Plan};
 use secrets::{Files, Secrets};
 use serde::Serialize;
 use sessions::SessionKernel;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, Peer, PeerRules, RawJson};
-use tokio::sync::Notify;
-use types::profile::{Device, Keys, Overhead};
+use types::profile::{Device, Keys};
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
@@ -51,17 +49,15 @@ pub static PROFILE: Profile = Profile {
             family: Some(Family::V6),
         },
     ],
-    overhead: Overhead::of_both(config::OVERHEAD),
+    overhead: config::OVERHEAD,
     encapsulation: Encapsulation::Udp {
         ports: Dual::Both(config::PORT, config::PORT_V6),
         outer: None,
     },
-    seen_as: None,
-    carries: true,
     encrypts: true,
-    needs_links: false,
     shares_address: true,
     keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
+    ..Profile::DEFAULT
 };
 
 /// The backend before the node has a lease.
@@ -99,24 +95,19 @@ impl Wireguard {
     }
 
     fn datapath_with_sessions(
-        &self,
         kernel: impl WireguardKernel + 'static,
         engines: Vec<(String, Arc<Counters>)>,
-    ) -> Result<Datapath, Problem> {
-        let secrets = self.secrets.clone().ok_or_else(|| unannounced_backend(KIND))?;
-        let (files, requests) = (self.files.clone(), self.setup.key_requests.clone());
+    ) -> Datapath {
         let kernel = SessionKernel::new(kernel);
         let tunnels = kernel.status();
-        let mut datapath = Datapath::of(kernel, engines);
-        datapath.sources.tunnels = tunnels;
-        datapath.background = Box::pin(secrets::serve_key_requests(secrets, files, requests));
-        Ok(datapath)
+        Datapath { kernel: Box::new(kernel), sources: StatusSources { engines, tunnels } }
     }
 
     /// Fails if the node has no public address of an outer family.
     fn check(&self, underlay: &Underlay) -> Result<(), Problem> {
         let mut needed = self.setup.config.networks.families().filter(|family| {
-            self.config.mode == Mode::Separate || self.config.required_family() == Some(*family)
+            self.config.mode == Mode::Separate
+                || self.config.mode.required_family() == Some(*family)
         });
         if needed.all(|family| underlay.public.has(family)) {
             return Ok(());
@@ -162,14 +153,8 @@ impl Backend for Wireguard {
     }
 
     fn identity(&self) -> Option<String> {
-        match keys::read(&self.files.key, self.files.key_links).ok()? {
-            keys::Content::Key(key) => Some(key.public().to_string()),
-            keys::Content::Garbled | keys::Content::Missing => None,
-        }
-    }
-
-    fn key_requests(&self) -> Option<KeyRequests> {
-        Some(self.setup.key_requests.clone())
+        let key = keys::read_key(&self.files.key, self.files.key_links).ok()??;
+        Some(key.public().to_string())
     }
 
     fn announce(
@@ -214,6 +199,8 @@ impl Backend for Wireguard {
             scope: self.setup.scope(own, Config::devices()),
             config: self.config.clone(),
             secrets: self.secrets.clone().ok_or_else(|| unannounced_backend(KIND))?,
+            files: self.files.clone(),
+            key_requests: self.setup.key_requests.clone(),
         }))
     }
 
@@ -223,9 +210,9 @@ impl Backend for Wireguard {
         if self.userspace {
             let kernel = userspace::open_kernel(&self.config, &self.setup, &scope.own, underlay)?;
             let engines = kernel.counters();
-            return self.datapath_with_sessions(kernel, engines);
+            return Ok(Self::datapath_with_sessions(kernel, engines));
         }
-        self.datapath_with_sessions(NetlinkKernel::open()?, Vec::new())
+        Ok(Self::datapath_with_sessions(NetlinkKernel::open()?, Vec::new()))
     }
 }
 
@@ -320,7 +307,7 @@ impl PeerRules for Rules {
                 None => return Err(absent_lease_data()),
             }
         }
-        if let Some(family) = config.required_family()
+        if let Some(family) = config.mode.required_family()
             && lease.attrs.public_for(family).is_none()
         {
             let text = format!(
@@ -351,6 +338,8 @@ struct WireguardPlan {
     scope: Scope,
     config: Config,
     secrets: Arc<Secrets>,
+    files: Files,
+    key_requests: KeyRequests,
 }
 
 impl Plan for WireguardPlan {
@@ -417,8 +406,8 @@ impl Plan for WireguardPlan {
         ]
     }
 
-    fn replanned(&self) -> Option<&Notify> {
-        Some(&self.secrets.replaced)
+    fn replanned(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(secrets::serve_key_requests(&self.secrets, &self.files, &self.key_requests))
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use backends::profiles;
 use ipnet::IpNet;
-use netstate::cleanup::{self, Evidence, FlannelNetwork, decide};
+use netstate::cleanup::{self, Evidence, FlannelNetwork, decide_removals};
 use netstate::kernel::Kernel;
 use netstate::netlink::NetlinkKernel;
 use run_dir::instance;
@@ -199,7 +199,7 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     let decisions = match kernel.inventory() {
-        Ok(inventory) => decide(&inventory, evidence),
+        Ok(inventory) => decide_removals(&inventory, evidence),
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     for (op, what) in decisions.remove {

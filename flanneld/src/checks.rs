@@ -28,6 +28,7 @@ use doctor::look::Look;
 use doctor::table::judge;
 pub use gather::{network, vni};
 use known::Known;
+use netlink::Subscription;
 use probing::pods::PodPaths;
 use probing::prober::Prober;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::notices::{Notices, is_of_services};
+use traffic_rules::notices::{is_apart_from_services, subscribe_to_rules};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
@@ -137,7 +138,7 @@ impl Checks {
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
             // Changes of Services wait for the next listing: they are frequent, and drop no pod packets.
-            let mut notices = Notices::open(|change| !is_of_services(change));
+            let mut notices = subscribe_to_rules();
             let mut due = None;
             loop {
                 self.pass().await;
@@ -154,7 +155,7 @@ impl Checks {
                         }
                         Wake::ListingDue => {
                             due = None;
-                            notices.drain();
+                            notices.take_queued(is_apart_from_services);
                             self.firewalls.1 = None;
                             break;
                         }
@@ -166,7 +167,7 @@ impl Checks {
     }
 
     /// `due` is the time at which the task has to list changed rules.
-    async fn wait(&mut self, notices: &mut Notices, due: Option<Instant>) -> Wake {
+    async fn wait(&mut self, notices: &mut Subscription, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
         let (mut written, mut underlay) = match &mut self.running {
@@ -191,7 +192,7 @@ impl Checks {
             () = change(&mut pod_paths) => Wake::Look,
             () = tunnels => Wake::Look,
             () = change(&mut written), if due.is_none() => Wake::RulesChanged,
-            () = notices.next(), if due.is_none() => Wake::RulesChanged,
+            () = notices.wait(is_apart_from_services), if due.is_none() => Wake::RulesChanged,
             () = tokio::time::sleep_until(due.unwrap_or(begun)), if due.is_some() => Wake::ListingDue,
             () = self.health.report_wanted() => Wake::Look,
             () = tokio::time::sleep(FILES_INTERVAL) => Wake::Look,

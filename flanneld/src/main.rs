@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let read = options::read(
         std::env::args_os().skip(1),
         &|name| std::env::var_os(name),
-        &backends::names(),
+        &backends::backend_names(),
     );
     let settings = match read.settings_or_print() {
         Ok(settings) => settings,

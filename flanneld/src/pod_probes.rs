@@ -336,7 +336,7 @@ impl PodProbing {
         }
         let inner = plug.inner;
         let asked = tokio::task::spawn_blocking(move || {
-            arp::holders(inner, MAC, &[MAC], &[address], 1, OTHERS_ANSWER)
+            arp::find_holders(inner, MAC, &[MAC], &[address], 1, OTHERS_ANSWER)
         });
         let found = match asked.await {
             Ok(Ok(found)) => found.first().map(|(_, mac)| mac.to_string()),

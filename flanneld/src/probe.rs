@@ -16,10 +16,10 @@ use backends::{Overlay, Underlay};
 use ipnet::IpNet;
 use netlink::{Client, KernelError};
 use netstate::host::lookup::{
-    Fate, Neighbour, PeerStatus, look_up_fate, look_up_fdb, look_up_neighbour,
-    look_up_wireguard_peer,
+    Fate, Neighbour, look_up_fate, look_up_fdb, look_up_neighbour, look_up_wireguard_peer,
 };
 use netstate::kernel::Facts;
+use netstate::object::wireguard_peer::SeenPeer;
 use node_api::probe::{Probe, Target as Shown};
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
@@ -168,7 +168,8 @@ impl Tracer {
         let [device, bridge] = overlay_addresses(&target.subnet);
         let to = pod.unwrap_or(if self.overlay.device { device } else { bridge });
         let kernel = self.kernel(&target, to, &underlay).map_err(|error| report_kernel(&error))?;
-        let (replies, report) = tokio::join!(self.ask(&target, device), self.health.fresh_report(REPORT_PATIENCE));
+        let (replies, report) =
+            tokio::join!(self.ask(&target, device), self.health.fresh_report(REPORT_PATIENCE));
         let replies = replies?;
         // The probes may have started a handshake.
         let tunnelled = behind(&kernel.wanted);
@@ -219,7 +220,7 @@ impl Tracer {
     ) -> Result<InKernel, KernelError> {
         let mut client = Client::open()?;
         let direct_fate = look_up_fate(&mut client, target.address);
-        let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
+        let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.route.via.is_none() && hop.route.index == underlay.index);
         let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
         let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
         let wanted = {
@@ -297,7 +298,7 @@ impl Tracer {
 }
 
 /// The WireGuard peer to which the kernel sends the subnet's packets, if the lease requires one.
-fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
+fn behind(wanted: &Wanted) -> Option<Result<Option<SeenPeer>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(Client::open().and_then(|mut client| look_up_wireguard_peer(&mut client, dev, net)))
 }

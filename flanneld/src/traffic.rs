@@ -21,8 +21,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use traffic_rules::error::RulesErrors;
-use traffic_rules::notices::{Notices, is_of_nftables, wait_for_notice};
+use traffic_rules::error::problem_of;
+use traffic_rules::notices::{is_of_nftables, subscribe_to_rules, wait_for_nftables};
 use traffic_rules::pace;
 use traffic_rules::rules::OtherDaemons;
 use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive};
@@ -219,13 +219,13 @@ impl Keeper {
         let (kept_out, kept) = watch::channel(None);
         let others = Box::pin(remove_unused(kept));
         let run = Box::pin(async {
-            let mut notices = self.wanted.nftables.then(|| Notices::open(is_of_nftables));
+            let mut notices = self.wanted.nftables.then(subscribe_to_rules);
             self.follow();
             self.pass().await;
             let _ = applied.send(());
             self.publish(&kept_out);
             let mut next =
-                Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
+                Instant::now() + self.pause(notices.as_ref().is_some_and(Subscription::is_open));
             let mut idle_passes = 0;
             loop {
                 let (repairing, noticed) = tokio::select! {
@@ -236,9 +236,9 @@ impl Keeper {
                         }
                         (false, false)
                     }
-                    () = wait_for_notice(&mut notices), if !self.repairs.contended => {
+                    () = wait_for_nftables(&mut notices), if !self.repairs.contended => {
                         tokio::time::sleep(if idle_passes < IDLE_PASSES { QUIET } else { FOREIGN_QUIET }).await;
-                        notices.iter_mut().for_each(|notices| _ = notices.drain());
+                        notices.iter_mut().for_each(|notices| _ = notices.take_queued(is_of_nftables));
                         (true, true)
                     }
                     () = tokio::time::sleep_until(next) => (true, false),
@@ -249,7 +249,8 @@ impl Keeper {
                 idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
                 self.publish(&kept_out);
-                next = Instant::now() + self.pause(notices.as_ref().is_some_and(Notices::is_open));
+                next = Instant::now()
+                    + self.pause(notices.as_ref().is_some_and(Subscription::is_open));
             }
         });
         stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
@@ -356,7 +357,7 @@ impl Keeper {
             figures.rule_writes = writes;
             figures.unknown_senders = unknown_senders;
         });
-        let trouble = RulesErrors::problem(complaints);
+        let trouble = problem_of(complaints);
         if trouble != self.trouble {
             match &trouble {
                 None => info!("the traffic rules are in place"),

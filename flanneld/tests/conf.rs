@@ -50,7 +50,7 @@ fn example_environment_names_existing_variables() {
             assert!(help.contains(&format!("--{flag}")), "{name}");
         }
         let value = |name: &str| variables.get(name).map(Into::into);
-        let read = options::read([], &value, &backends::names());
+        let read = options::read([], &value, &backends::backend_names());
         assert!(matches!(read, Invocation::Run(_)), "{read:?}");
     }
 }

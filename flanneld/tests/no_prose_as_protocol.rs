@@ -40,8 +40,9 @@ const FOREIGN: &[(&str, &str)] = &[
     ),
     ("subnet-lease/src/foreign.rs", "the resolver's errors have nothing but words"),
     ("subnet-lease/src/kube/status.rs", "a Status names who may not do what in its message only"),
+    ("backends/traffic-rules/src/iptables_text.rs", "the output of iptables-save"),
     (
-        "backends/traffic-rules/src/words.rs",
+        "backends/traffic-rules/src/programs.rs",
         "iptables and nft have exit codes 1 to 4 for all that fails",
     ),
 ];

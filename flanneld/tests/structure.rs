@@ -97,7 +97,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
 
 /// The largest share of free functions whose names are one word, in percent, by folder. Where the code is written anew, the number falls.
 const ONE_WORD: &[(&str, usize)] = &[
-    ("", 45),
+    ("", 42),
     ("backends/packet-engine/src", 0),
     ("backends/wireguard-userspace/src", 0),
     ("e2e", 1),

@@ -62,7 +62,6 @@ fuzz_target!(|data: &[u8]| {
     };
     assert!(
         header.total_len == packet.len()
-            && header.header_len <= header.transport
             && header.transport <= packet.len()
     );
     if judge_inbound_packet(&header, &packet, from, table).is_ok() && table.settings.checks != Checks::Off {
@@ -70,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
             table.is_peer_address(from) && table.in_own_subnet(header.destination) && !table.in_own_subnet(header.source)
         );
     }
-    if let Ok(peer) = judge_outbound_packet(&header, &packet, table, None) {
+    if let Ok(peer) = judge_outbound_packet(&header, &packet, table, packet.len()) {
         assert!(
             header.ttl > 1
                 && packet.len() <= 1472

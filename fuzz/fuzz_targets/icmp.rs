@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
     }
     assert!(
         offender.starts_with(&message[8..])
-            && message.len() >= 8 + offender.len().min(header.header_len + 8)
+            && message.len() >= 8 + offender.len().min(header.family.pick(header.transport, 40) + 8)
     );
     assert_eq!(write_error_packet(icmp, answer, &parsed, source, &mut [0; 2000]), None);
 });

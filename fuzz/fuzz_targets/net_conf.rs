@@ -14,6 +14,6 @@ fuzz_target!(|data: &[u8]| {
         for subnets in alloc::candidates(&config, &[], "node").take(3) {
             assert!(config.fits(&subnets));
         }
-        let _ = backends::create(&backends::Setup::of(config));
+        let _ = backends::create_backend(&backends::Setup::of(config));
     }
 });

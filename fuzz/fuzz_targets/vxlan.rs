@@ -47,9 +47,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let mut packets = 0;
     let mut written = 0;
-    for index in 0..merger.groups().len() {
-        let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
-        let group = &merger.groups()[index];
+    for group in merger.groups_small_flows_first() {
+        let vnet = group.finish_headers(&mut buffer).unwrap();
         packets += group.count();
         let total =
             group.first.len() + group.rest.iter().map(ExactSizeIterator::len).sum::<usize>();

@@ -28,11 +28,11 @@ impl Address {
             return None;
         }
         let (mut local, mut peer, mut flags) = (None, None, u32::from(wire::u8_at(body, 2)?));
-        for (kind, value) in wire::attrs(body, IFADDRMSG) {
+        for (kind, value) in wire::read_attrs(body, IFADDRMSG) {
             match kind {
                 // On a point-to-point link, the first is ours and the second is the peer's. Otherwise IPv6 has only the second.
-                IFA_LOCAL => local = wire::ip(value),
-                IFA_ADDRESS => peer = wire::ip(value),
+                IFA_LOCAL => local = wire::read_ip(value),
+                IFA_ADDRESS => peer = wire::read_ip(value),
                 IFA_FLAGS => flags = wire::u32_at(value, 0)?,
                 _ => {}
             }

@@ -1,7 +1,6 @@
 //! Requests over a netlink socket. Interrupted dumps are repeated, and every request of a batch has
 //! its own answer.
 
-#[cfg(feature = "tokio")]
 use crate::blocking::run_blocking;
 use crate::error::{KernelError, kernel_refusal, kernel_silence};
 use crate::uapi::*;
@@ -64,7 +63,7 @@ pub struct Query {
     objects: &'static str,
     message: Message,
     /// The errnos that mean that there is nothing to dump.
-    absent: &'static [i32],
+    pub absent: &'static [i32],
 }
 
 impl Query {
@@ -72,12 +71,6 @@ impl Query {
     pub fn new(objects: &'static str, message: Message) -> Self {
         // The link or table does not exist.
         Self { objects, message, absent: &[libc::ENOENT, libc::ENODEV] }
-    }
-
-    /// `errnos` mean that there is nothing to dump, because the kernel has no such objects.
-    #[must_use]
-    pub fn absent_at(self, errnos: &'static [i32]) -> Self {
-        Self { absent: errnos, ..self }
     }
 }
 
@@ -163,13 +156,13 @@ impl Client {
         loop {
             self.receive()?;
             for message in
-                wire::messages(&self.buffer).filter(|message| message.sequence == sequence)
+                wire::split_messages(&self.buffer).filter(|message| message.sequence == sequence)
             {
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     // The kernel reports an error in the middle of a dump in the last message.
                     NLMSG_DONE | NLMSG_ERROR => {
-                        return match wire::verdict(message.body) {
+                        return match wire::decode_verdict(message.body) {
                             (0, _) => Ok(whole),
                             (errno, _) => Err(io::Error::from_raw_os_error(errno)),
                         };
@@ -260,7 +253,7 @@ impl Client {
         let mut open = answers.len();
         while open > 0 {
             self.receive()?;
-            for message in wire::messages(&self.buffer) {
+            for message in wire::split_messages(&self.buffer) {
                 let index = message.sequence.wrapping_sub(first) as usize;
                 let Some(answer) = answers.get_mut(index) else {
                     continue;
@@ -272,7 +265,7 @@ impl Client {
                 if *answer == Err(RequestError::Lost) {
                     open -= 1;
                 }
-                *answer = match wire::verdict(message.body) {
+                *answer = match wire::decode_verdict(message.body) {
                     (0, _) => Ok(()),
                     (errno, words) => Err(RequestError::Refused { errno, words }),
                 };
@@ -304,14 +297,8 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     socket.recv(buffer, libc::MSG_DONTWAIT).map(drop)
 }
 
-/// Without a runtime, there are no other tasks.
-#[cfg(not(feature = "tokio"))]
-fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
-    work()
-}
-
 /// `groups` is a mask of notification groups.
-pub(crate) fn open_socket(protocol: isize, groups: u32) -> io::Result<Socket> {
+pub(crate) fn open_socket(protocol: isize, groups: i32) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     if nix::sys::socket::setsockopt(
         &socket,
@@ -329,7 +316,7 @@ pub(crate) fn open_socket(protocol: isize, groups: u32) -> io::Result<Socket> {
         socket.set_ext_ack(true),
         socket.set_netlink_get_strict_chk(true),
     );
-    socket.bind(&SocketAddr::new(0, groups))?;
+    socket.bind(&SocketAddr::new(0, groups.cast_unsigned()))?;
     Ok(socket)
 }
 

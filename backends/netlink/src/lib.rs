@@ -41,6 +41,6 @@ use types::Family;
 
 /// AF_INET or AF_INET6.
 #[must_use]
-pub fn family_number(family: Family) -> u8 {
-    family.pick(uapi::AF_INET, uapi::AF_INET6)
+pub fn family_number(family: impl Into<Family>) -> u8 {
+    family.into().pick(uapi::AF_INET, uapi::AF_INET6)
 }

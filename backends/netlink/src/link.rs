@@ -4,7 +4,7 @@ use crate::client::{Client, Query};
 use crate::error::KernelError;
 use crate::header::link_header;
 use crate::uapi::*;
-use crate::wire::{self, Message, Received, inside};
+use crate::wire::{self, Message, Received, read_nested};
 
 /// Of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,15 +63,16 @@ impl<'a> Link<'a> {
             flags: wire::u32_at(body, 8)?,
             ..Self::default()
         };
-        for (kind, value) in wire::attrs(body, IFINFOMSG) {
+        for (kind, value) in wire::read_attrs(body, IFINFOMSG) {
             match kind {
                 IFLA_ADDRESS => link.mac = value.try_into().ok(),
-                IFLA_IFNAME => link.name = wire::text(value),
+                IFLA_IFNAME => link.name = wire::read_text(value),
                 IFLA_MTU => link.mtu = wire::u32_at(value, 0)?,
                 IFLA_MASTER => link.master = wire::u32_at(value, 0),
                 IFLA_LINKINFO => {
-                    link.kind = inside(value, IFLA_INFO_KIND).map(wire::text).unwrap_or_default();
-                    link.data = inside(value, IFLA_INFO_DATA).unwrap_or_default();
+                    link.kind =
+                        read_nested(value, IFLA_INFO_KIND).map(wire::read_text).unwrap_or_default();
+                    link.data = read_nested(value, IFLA_INFO_DATA).unwrap_or_default();
                 }
                 IFLA_AF_SPEC => link.families = value,
                 IFLA_STATS64 => link.counters = decode_counters(value),
@@ -89,7 +90,7 @@ impl<'a> Link<'a> {
     /// Whether the kernel accepts router advertisements on the link; `None` without IPv6.
     #[must_use]
     pub fn accept_ra(&self) -> Option<bool> {
-        let conf = inside(inside(self.families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
+        let conf = read_nested(read_nested(self.families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
         wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
     }
 }

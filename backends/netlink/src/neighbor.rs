@@ -37,9 +37,9 @@ impl Neighbor {
             flags: wire::u8_at(body, 10)?,
             ..Self::default()
         };
-        for (kind, value) in wire::attrs(body, NDMSG) {
+        for (kind, value) in wire::read_attrs(body, NDMSG) {
             match kind {
-                NDA_DST => neighbor.destination = wire::ip(value),
+                NDA_DST => neighbor.destination = wire::read_ip(value),
                 NDA_LLADDR => neighbor.mac = value.try_into().ok(),
                 NDA_PROTOCOL => neighbor.protocol = wire::u8_at(value, 0),
                 _ => {}
@@ -51,12 +51,6 @@ impl Neighbor {
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         self.state & NUD_PERMANENT != 0
-    }
-
-    /// A program outside the kernel learned the entry.
-    #[must_use]
-    pub fn is_learned_by_program(&self) -> bool {
-        self.flags & NTF_EXT_LEARNED != 0
     }
 
     /// False while the MAC's resolution is pending or has failed, and for multicast and loopback

@@ -101,14 +101,14 @@ impl Route {
             flags: wire::u32_at(body, 8)?,
             ..Self::default()
         };
-        for (kind, value) in wire::attrs(body, RTMSG) {
+        for (kind, value) in wire::read_attrs(body, RTMSG) {
             match kind {
-                RTA_DST => destination = wire::ip(value)?,
+                RTA_DST => destination = wire::read_ip(value)?,
                 RTA_OIF => route.index = wire::u32_at(value, 0)?,
                 RTA_GATEWAY | RTA_VIA => route.via = Some(decode_gateway(kind, value)?),
                 RTA_PRIORITY => route.metric = wire::u32_at(value, 0)?,
                 RTA_TABLE => route.table = wire::u32_at(value, 0)?,
-                RTA_PREFSRC => route.source = wire::ip(value),
+                RTA_PREFSRC => route.source = wire::read_ip(value),
                 RTA_MULTIPATH => route.paths = decode_paths(value),
                 _ => {}
             }
@@ -153,7 +153,7 @@ impl Route {
 
 /// RTA_VIA is a gateway of the other family.
 fn decode_gateway(kind: u16, value: &[u8]) -> Option<IpAddr> {
-    wire::ip(if kind == RTA_VIA { value.get(RTVIA_ADDR..)? } else { value })
+    wire::read_ip(if kind == RTA_VIA { value.get(RTVIA_ADDR..)? } else { value })
 }
 
 /// A sequence of struct rtnexthop.
@@ -163,7 +163,7 @@ fn decode_paths(mut rest: &[u8]) -> Vec<Path> {
         .and_then(|len| rest.get(..usize::from(len)))
         .filter(|hop| hop.len() >= RTNEXTHOP)
     {
-        let gateway = wire::attrs(hop, RTNEXTHOP)
+        let gateway = wire::read_attrs(hop, RTNEXTHOP)
             .filter(|(kind, _)| matches!(*kind, RTA_GATEWAY | RTA_VIA))
             .last();
         let via = gateway.and_then(|(kind, value)| decode_gateway(kind, value));
@@ -243,7 +243,7 @@ mod tests {
             .number(RTA_PRIORITY, 7)
             .attr(RTA_MULTIPATH, &hops)
             .finish(1, 0);
-        let route = Route::decode(&wire::messages(&bytes).next().unwrap()).unwrap();
+        let route = Route::decode(&wire::split_messages(&bytes).next().unwrap()).unwrap();
         assert_eq!((route.via, route.index, route.protocol, route.metric), (None, 0, 16, 7));
         let paths: Vec<_> = route.paths.into_iter().map(|path| (path.via, path.index)).collect();
         assert_eq!(paths, [(Some(ip("192.0.2.1")), 2), (Some(ip("fe80::1")), 3)]);

@@ -30,7 +30,7 @@ pub enum Notified {
 pub struct Subscription {
     protocol: isize,
     /// A mask of notification groups.
-    groups: u32,
+    groups: i32,
     /// `None` after an error.
     socket: Option<AsyncFd<Socket>>,
     buffer: Vec<u8>,
@@ -44,7 +44,7 @@ impl Subscription {
     /// `protocol` is one of NETLINK_*. If the kernel refuses, the subscription is closed, and opens
     /// itself later.
     #[must_use]
-    pub fn open(protocol: isize, groups: u32) -> Self {
+    pub fn open(protocol: isize, groups: i32) -> Self {
         let mut subscription = Self {
             protocol,
             groups,
@@ -68,7 +68,7 @@ impl Subscription {
         if self.is_open() {
             return Ok(());
         }
-        match open_socket(self.protocol, self.groups).and_then(register) {
+        match open_socket(self.protocol, self.groups).and_then(register_socket) {
             Ok(socket) => {
                 self.socket = Some(socket);
                 Ok(())
@@ -112,7 +112,7 @@ impl Subscription {
             match received {
                 Ok(Ok(())) => {
                     self.errors = 0;
-                    if wire::messages(&self.buffer).any(|message| concerns(&message)) {
+                    if wire::split_messages(&self.buffer).any(|message| concerns(&message)) {
                         return;
                     }
                 }
@@ -134,7 +134,7 @@ impl Subscription {
             match receive(socket.get_ref(), &mut self.buffer) {
                 Ok(()) => {
                     self.errors = 0;
-                    if wire::messages(&self.buffer).any(|message| concerns(&message)) {
+                    if wire::split_messages(&self.buffer).any(|message| concerns(&message)) {
                         found = Notified::Change;
                     }
                 }
@@ -156,7 +156,7 @@ impl Subscription {
 }
 
 #[allow(unsafe_code)]
-fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+fn register_socket(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the socket owns its descriptor, returns the same one each time, and closes it only when it is dropped with the registration.
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
@@ -179,14 +179,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn broken_subscription_is_opened_again_and_is_no_stream_of_changes() {
-        let group = 1;
+        let group = 1_u32;
         let announce = || {
             let message = crate::Message::new(16, 0, &[]).finish(0, 0);
             let sender = Socket::new(NETLINK_USERSOCK).unwrap();
             // The group gets the message; the kernel itself has no socket of this protocol, and refuses its copy.
             let _ = sender.send_to(&message, &SocketAddr::new(0, group), 0);
         };
-        let mut subscription = Subscription::open(NETLINK_USERSOCK, group);
+        let mut subscription = Subscription::open(NETLINK_USERSOCK, group.cast_signed());
         announce();
         subscription.wait(|_| true).await;
         break_socket(&subscription);

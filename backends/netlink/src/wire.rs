@@ -4,7 +4,8 @@
 //! The parser reads only known attributes, so an attribute of a newer kernel or of another link
 //! cannot make a dump unreadable.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use crate::uapi::{IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO};
+use std::net::IpAddr;
 
 /// In bytes.
 pub const HEADER: usize = 16;
@@ -62,6 +63,12 @@ impl Message {
         this
     }
 
+    /// Kind and attributes of a link.
+    #[must_use]
+    pub fn link_info(self, kind: &str, data: impl FnOnce(Self) -> Self) -> Self {
+        self.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, kind).nest(IFLA_INFO_DATA, data))
+    }
+
     /// Appends a header inside a nested attribute.
     #[must_use]
     pub fn header(mut self, bytes: &[u8]) -> Self {
@@ -72,7 +79,7 @@ impl Message {
 
     /// For tests: what `decode` makes of the message if the kernel sends it.
     pub fn read_back<T>(self, decode: impl Fn(&Received<'_>) -> Option<T>) -> Vec<T> {
-        messages(&self.finish(1, 0)).filter_map(|message| decode(&message)).collect()
+        split_messages(&self.finish(1, 0)).filter_map(|message| decode(&message)).collect()
     }
 
     /// In bytes.
@@ -115,7 +122,7 @@ pub struct Received<'a> {
 }
 
 /// Up to the first truncated message.
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub fn split_messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let message = datagram.get(..len)?;
@@ -131,7 +138,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
 }
 
 /// The attributes after a header of `skip` bytes: type (without flags) and value.
-pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn read_attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(rest, 0)?);
@@ -143,22 +150,20 @@ pub fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 #[must_use]
-pub fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
-    attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+pub fn read_nested(nest: &[u8], wanted: u16) -> Option<&[u8]> {
+    read_attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// 4 or 16 bytes.
 #[must_use]
-pub fn ip(value: &[u8]) -> Option<IpAddr> {
-    if let Ok(v4) = <[u8; 4]>::try_from(value) {
-        return Some(IpAddr::V4(Ipv4Addr::from(v4)));
-    }
-    <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
+pub fn read_ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from)).ok()
 }
 
 /// Zero-terminated.
 #[must_use]
-pub fn text(value: &[u8]) -> &str {
+pub fn read_text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
@@ -170,29 +175,33 @@ pub fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
 /// Reads host byte order.
 #[must_use]
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+    array_at(bytes, at).map(u16::from_ne_bytes)
 }
 
 /// Reads host byte order.
 #[must_use]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+    array_at(bytes, at).map(u32::from_ne_bytes)
 }
 
 /// Reads host byte order.
 #[must_use]
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+    array_at(bytes, at).map(u64::from_ne_bytes)
+}
+
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 /// Decodes NLMSG_ERROR and NLMSG_DONE: the errno (0 for success) and the kernel's message, which may
 /// be empty.
-pub(crate) fn verdict(body: &[u8]) -> (i32, String) {
+pub(crate) fn decode_verdict(body: &[u8]) -> (i32, String) {
     let errno = u32_at(body, 0).map_or(libc::EPROTO, |code| code.cast_signed().saturating_neg());
     // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.
-    let words = attrs(body, 4 + HEADER)
+    let words = read_attrs(body, 4 + HEADER)
         .find(|(kind, _)| *kind == 1)
-        .map(|(_, value)| text(value).to_owned());
+        .map(|(_, value)| read_text(value).to_owned());
     (errno, words.unwrap_or_default())
 }
 
@@ -204,11 +213,11 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            for message in messages(&bytes) {
-                let _ = verdict(message.body);
+            for message in split_messages(&bytes) {
+                let _ = decode_verdict(message.body);
                 for skip in [0, 4, 8, 12, 16, 400] {
-                    for (_, value) in attrs(message.body, skip) {
-                        let _ = (ip(value), text(value), u8_at(value, 0), u16_at(value, 1), u32_at(value, 3));
+                    for (_, value) in read_attrs(message.body, skip) {
+                        let _ = (read_ip(value), read_text(value), u8_at(value, 0), u16_at(value, 1), u32_at(value, 3));
                     }
                 }
             }

@@ -18,7 +18,7 @@ use types::{Subnets, nets_overlap};
 pub const METRIC: u32 = 65_535;
 
 /// Adds the blackhole routes for the node's own subnets.
-pub fn want(state: &mut KernelState, scope: &Scope) {
+pub fn add_blackhole(state: &mut KernelState, scope: &Scope) {
     let route = RouteSpec::dropping(RouteKind::Blackhole, scope.protocol);
     for net in scope.own.nets() {
         state.set(Key::Route(net.trunc(), METRIC), Value::Route(route));
@@ -28,7 +28,7 @@ pub fn want(state: &mut KernelState, scope: &Scope) {
 /// Refuses packets to the subnets of leases that this node must not use. Without these routes, the
 /// packets would leave by the default route, unencapsulated. A subnet that overlaps a wanted route,
 /// as of a lease in its hold-down, gets none.
-pub fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
+pub fn bar_networks(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
     let routed: Vec<IpNet> = state
         .0
         .keys()

@@ -8,9 +8,10 @@
 
 use crate::host::port;
 use crate::names::LinkName;
-use crate::object::link::LinkSpec;
+use crate::object::link::{LinkSpec, SeenLink};
 use crate::object::route::{BOOT, RouteKind, RouteSpec, is_go_flannels};
 use crate::object::{Key, Op, Value};
+use crate::report::protocols::Protocols;
 use crate::report::text::Words;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ pub const BRIDGE: &str = "cni0";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    pub links: Vec<(LinkName, LinkSpec)>,
+    pub links: Vec<SeenLink>,
     /// The main table except routes with a type of service (TOS): destination, metric and the rest.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
 }
@@ -75,29 +76,6 @@ pub struct Decisions {
     pub keep: Vec<KeptObject>,
 }
 
-enum LinkOwner {
-    Flannel,
-    /// It has the name of a flannel link but another kind.
-    Unclear,
-    Others,
-}
-
-fn link_owner(backends: &[&Profile], name: &str, kind: &str) -> LinkOwner {
-    let devices = backends.iter().flat_map(|backend| backend.devices);
-    let kinds = devices.filter(|device| device.is_named(name)).map(|device| device.kinds);
-    let port = port::is_port(name).then_some(&["veth"][..]);
-    match kinds.chain(port).map(|kinds| kinds.contains(&kind)).max() {
-        Some(true) => LinkOwner::Flannel,
-        Some(false) => LinkOwner::Unclear,
-        None => LinkOwner::Others,
-    }
-}
-
-#[must_use]
-pub fn is_flannels(backends: &[&Profile], name: &str, kind: &str) -> bool {
-    matches!(link_owner(backends, name, kind), LinkOwner::Flannel)
-}
-
 enum Fate {
     Remove,
     /// The reason: another program might own the object.
@@ -107,10 +85,26 @@ enum Fate {
 }
 
 #[must_use]
-pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
+pub fn is_flannels(backends: &[&Profile], name: &str, kind: &str) -> bool {
+    matches!(device_fate(backends, name, kind), Fate::Remove)
+}
+
+fn device_fate(backends: &[&Profile], name: &str, kind: &str) -> Fate {
+    let devices = backends.iter().flat_map(|backend| backend.devices);
+    let kinds = devices.filter(|device| device.is_named(name)).map(|device| device.kinds);
+    let port = port::is_port(name).then_some(&["veth"][..]);
+    match kinds.chain(port).map(|kinds| kinds.contains(&kind)).max() {
+        Some(true) => Fate::Remove,
+        Some(false) => Fate::Keep("flannel does not create devices of this kind under this name"),
+        None => Fate::Ignore,
+    }
+}
+
+#[must_use]
+pub fn decide_removals(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();
     let mut links = Vec::new();
-    for (name, spec) in &inventory.links {
+    for SeenLink { name, spec, .. } in &inventory.links {
         let what = format!("device {name} ({})", spec.kind.name());
         match link_fate(*name, spec, evidence) {
             Fate::Remove => links.push((*name, spec, what)),
@@ -127,7 +121,7 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
         if links.iter().any(|(name, ..)| *name == route.dev) {
             continue;
         }
-        let words = words(net, *metric, route);
+        let words = describe_route(net, *metric, route);
         let what = format!("route {words}");
         match route_fate(net, route, evidence) {
             Fate::Remove => decisions
@@ -156,16 +150,12 @@ fn link_fate(name: LinkName, spec: &LinkSpec, evidence: &Evidence) -> Fate {
     }
     let kind = spec.kind.name();
     let bridge = name.as_str() == BRIDGE && kind == "bridge";
-    match link_owner(&evidence.backends, name.as_str(), kind) {
-        LinkOwner::Flannel => Fate::Remove,
-        LinkOwner::Others if bridge && evidence.bridge => Fate::Remove,
-        LinkOwner::Others if bridge => {
+    match device_fate(&evidence.backends, name.as_str(), kind) {
+        Fate::Ignore if bridge && evidence.bridge => Fate::Remove,
+        Fate::Ignore if bridge => {
             Fate::Keep("pods of this node may use this bridge; --cni removes the bridge")
         }
-        LinkOwner::Unclear => {
-            Fate::Keep("flannel does not create devices of this kind under this name")
-        }
-        LinkOwner::Others => Fate::Ignore,
+        fate => fate,
     }
 }
 
@@ -217,11 +207,9 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
 
 /// Formats a route like `ip route`. Protocols other than `boot` are numbers, because their names
 /// differ between hosts.
-fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
-    let protocol = |number: u8| {
-        if number == BOOT { "boot".to_owned() } else { number.to_string() }
-    };
-    route.text(net, metric, &Words { protocol: &protocol, interface: &|_| None })
+fn describe_route(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
+    let protocols = Protocols::of(&[(BOOT, "boot")]);
+    route.text(net, metric, &Words { protocols, ..Words::default() })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::encrypted::Encrypted;
 use crate::names::LinkName;
-use crate::object::fit::Fit;
+use crate::object::link::Fit;
 use crate::object::{KernelState, Key, Op, Value};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -108,10 +108,8 @@ struct Links {
     refused: BTreeSet<LinkName>,
 }
 
-/// True for an object of one of the links; for a route, if its device is one of them.
 fn is_on(links: &BTreeSet<LinkName>, key: &Key, value: &Value) -> bool {
-    let link = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
-    link.is_some_and(|name| links.contains(&name))
+    key.device(value).is_some_and(|name| links.contains(&name))
 }
 
 fn not_links(state: &KernelState) -> impl Iterator<Item = (&Key, &Value)> {
@@ -158,7 +156,7 @@ fn link_ops(want: &KernelState, have: &KernelState) -> (Vec<Op>, Links) {
 ///
 /// flanneld keeps the objects of a lease whose key exists but is unreadable. A route that bypasses
 /// an encrypting device is not added.
-pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
+pub fn preserve_objects(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;
     }
@@ -171,8 +169,8 @@ pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<S
         if let Some(found) =
             have.0.get(&peer).filter(|_| kept.contains(net) && !want.0.contains_key(key))
         {
-            keep(want, &peer, found);
-            keep(want, key, value);
+            keep_object(want, &peer, found);
+            keep_object(want, key, value);
         }
     }
     let encrypted = Encrypted::by(want);
@@ -182,23 +180,23 @@ pub fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<S
         let routes: Vec<_> =
             routes_to(have, &net).filter(|(key, value)| place(key) && !bypasses(value)).collect();
         for (key, value) in routes {
-            keep(want, key, value);
+            keep_object(want, key, value);
             let Value::Route(route) = value else { continue };
             let Some(via) = route.via else { continue };
             let neighbor = Key::Neighbor(route.dev, via);
             let Some(found @ Value::Neighbor(mac)) = have.0.get(&neighbor) else {
                 continue;
             };
-            keep(want, &neighbor, found);
+            keep_object(want, &neighbor, found);
             let fdb = Key::Fdb(route.dev, *mac);
             if let Some(found) = have.0.get(&fdb) {
-                keep(want, &fdb, found);
+                keep_object(want, &fdb, found);
             }
         }
     }
 }
 
-fn keep(want: &mut KernelState, key: &Key, value: &Value) {
+fn keep_object(want: &mut KernelState, key: &Key, value: &Value) {
     want.0.entry(*key).or_insert_with(|| value.clone());
 }
 

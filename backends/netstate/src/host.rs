@@ -255,22 +255,6 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
-    /// Matches all packets of the family.
-    #[must_use]
-    pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
-        Self {
-            family,
-            priority,
-            from: None,
-            to: None,
-            incoming: None,
-            conditional: false,
-            inverted: false,
-            table: Some(table),
-            destinations: Vec::new(),
-        }
-    }
-
     /// True if it matches all packets and leads to table `local`, `main` or `default`, like the
     /// kernel's own rules.
     #[must_use]

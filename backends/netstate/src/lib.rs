@@ -20,3 +20,19 @@ pub mod scope;
 #[cfg(any(test, feature = "fake"))]
 pub mod tests;
 pub mod underlay;
+
+pub use kernel::{
+    ExistingState, Facts, FailureKind, Forwarding, Kernel, KernelError, NextHop, OpError, Sessions,
+    WireguardKernel,
+};
+pub use names::{LinkName, Mac};
+pub use netlink::NetlinkKernel;
+pub use object::link::ipip::IpipSpec;
+pub use object::link::vxlan::VxlanSpec;
+pub use object::link::wireguard::WireguardSpec;
+pub use object::link::{LinkKind, LinkSpec};
+pub use object::route::{RouteKind, RouteSpec};
+pub use object::wireguard_peer::{PublicKey, Secret, Session, WireguardPeer};
+pub use object::{KernelState, Key, Op, Value};
+pub use scope::Scope;
+pub use underlay::Underlay;

@@ -48,7 +48,7 @@ impl LinkName {
     /// Empty for the default value.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        netlink::wire::text(&self.0)
+        netlink::wire::read_text(&self.0)
     }
 }
 

@@ -7,6 +7,7 @@ mod read;
 pub(crate) mod watched;
 pub(crate) mod wireguard;
 
+use crate::host::read::{INTERFACE_GROUPS, ROUTE_GROUPS};
 use crate::kernel::KernelError;
 use crate::names::{LinkName, Mac};
 use crate::object::link::vxlan;
@@ -45,12 +46,7 @@ pub struct NetlinkKernel {
 impl NetlinkKernel {
     /// Opens the sockets in the network namespace of the calling thread.
     pub fn open() -> Result<Self, KernelError> {
-        const GROUPS: u32 = RTMGRP_LINK
-            | RTMGRP_NEIGH
-            | RTMGRP_IPV4_IFADDR
-            | RTMGRP_IPV4_ROUTE
-            | RTMGRP_IPV6_IFADDR
-            | RTMGRP_IPV6_ROUTE;
+        const GROUPS: i32 = INTERFACE_GROUPS | ROUTE_GROUPS | RTMGRP_NEIGH;
         let mut subscription = Subscription::open(NETLINK_ROUTE, GROUPS);
         subscription.try_open()?;
         Ok(Self {

@@ -1,7 +1,6 @@
 //! The kernel objects that flanneld manages, in order of dependency. The submodules define the
 //! contents of their kinds, and [`kinds`](crate::kinds) what is done with them.
 
-pub mod fit;
 pub mod link;
 pub mod route;
 pub mod wireguard_peer;
@@ -39,17 +38,23 @@ pub enum Key {
 }
 
 impl Key {
-    /// `None` for a route, whose key has no interface.
+    /// The link on which the object is; for a route, its device. `None` for a route without one.
     #[must_use]
-    pub fn link(&self) -> Option<LinkName> {
-        match self {
-            Key::Link(name)
-            | Key::Address(name, _)
-            | Key::Fdb(name, _)
-            | Key::Neighbor(name, _)
-            | Key::WireguardPeer(name, _)
-            | Key::AllowedIp(name, _) => Some(*name),
-            Key::Route(..) => None,
+    pub fn device(&self, value: &Value) -> Option<LinkName> {
+        match (self, value) {
+            (Key::Route(..), Value::Route(route)) => {
+                Some(route.dev).filter(|dev| *dev != LinkName::default())
+            }
+            (Key::Route(..), _) => None,
+            (
+                Key::Link(name)
+                | Key::Address(name, _)
+                | Key::Fdb(name, _)
+                | Key::Neighbor(name, _)
+                | Key::WireguardPeer(name, _)
+                | Key::AllowedIp(name, _),
+                _,
+            ) => Some(*name),
         }
     }
 
@@ -175,16 +180,6 @@ impl KernelState {
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
-
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -216,6 +211,11 @@ impl Op {
             | Op::Delete(_, value)
             | Op::Refuse(_, value) => value,
         }
+    }
+
+    /// The link on which the object is.
+    pub(crate) fn device(&self) -> Option<LinkName> {
+        self.key().device(self.value())
     }
 
     #[must_use]

@@ -8,7 +8,7 @@ use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
 use packet_engine::packet::checksum;
 use packet_engine::packet::virtio::VnetHeader;
-use packet_engine::split::{HEADERS, Split, plan_split_or_complete_checksum};
+use packet_engine::split::{HEADERS, plan_split_or_complete_checksum};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -96,8 +96,8 @@ fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let Ok(header) = Header::parse(&packet) else {
         return (buffer, places);
     };
-    if let Ok(Split::Segments(all)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) {
-        for index in 0..all.count() {
+    if let Ok(all) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) {
+        for index in 0..all.count {
             let mut head = [0; HEADERS];
             let Some((length, payload)) = all.write_headers(index, &packet, &mut head) else {
                 continue;
@@ -120,11 +120,10 @@ fn split_a_super_packet(bencher: Bencher) {
         let Ok(header) = Header::parse(&packet) else {
             return 0;
         };
-        let Ok(Split::Segments(all)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet)
-        else {
+        let Ok(all) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) else {
             return 0;
         };
-        (0..all.count())
+        (0..all.count)
             .filter_map(|index| all.write_headers(index, &packet, black_box(&mut out)))
             .map(|(length, _)| length)
             .sum::<usize>()
@@ -143,10 +142,11 @@ fn merge_segments(bencher: Bencher) {
             };
             merger.merge_or_add_packet(&buffer, at.clone(), &header);
         }
-        // `finish_group_headers` changes the first packet's headers, which have to be restored for the next round.
+        // `finish_headers` changes the first packet's headers, which have to be restored for the next round.
         let before = buffer.get(..HEADER).map(<[u8]>::to_vec);
-        let groups = merger.groups().len();
-        let vnet = (groups > 0).then(|| merger.finish_group_headers(0, &mut buffer));
+        let mut groups = merger.groups_small_flows_first();
+        let vnet = groups.next().map(|group| group.finish_headers(&mut buffer));
+        let groups = groups.count();
         if let (Some(before), Some(head)) = (before, buffer.get_mut(..HEADER)) {
             head.copy_from_slice(&before);
         }

@@ -5,7 +5,7 @@
 use crate::drop_error::DropError;
 use crate::packet::Header;
 use crate::socket::endpoint::Endpoint;
-use crate::verdict::Rejection;
+use crate::verdict::RejectError;
 use std::ops::Range;
 
 /// Keys, peers and sessions, for all threads of an engine.
@@ -43,7 +43,7 @@ pub trait Seal {
         header: &Header,
         packet: &[u8],
         longest: usize,
-    ) -> Result<SendState, Rejection>;
+    ) -> Result<SendState, RejectError>;
 
     /// Where in a datagram the bytes of a packet and its padding belong.
     fn place(&self, length: usize) -> Range<usize>;

@@ -20,9 +20,8 @@ mod wake;
 
 use crate::counters::Counters;
 use crate::encryption::Encryption;
-use crate::error::EngineError;
 use crate::features::{self, Features};
-use crate::packet::framing::Framing;
+use crate::packet::framing::{Framing, Rival};
 use crate::socket::{Port, Socket};
 use crate::table::Table;
 use crate::tun::{Device, Tun};
@@ -30,11 +29,13 @@ use arc_swap::ArcSwap;
 use config::EngineConfig;
 use control::ControlSender;
 use priority::{Means, Priority, Scheduling};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use types::{Addresses, Coded, Errno};
+use types::problem::PortPurpose;
+use types::{Addresses, Detail, Problem};
 use wake::Wake;
 
 /// Number of sending sockets. Their different source ports let the underlay spread flows.
@@ -156,7 +157,7 @@ impl Engine {
             .collect();
         if let Some(problem) = problem {
             tracing::warn!(
-                code = problem.code(),
+                code = &*problem.code,
                 device = %self.config.device,
                 error = %problem,
                 "cannot adopt a file of the previous process, opening a new file"
@@ -171,7 +172,7 @@ impl Engine {
                     self.sockets = Some(Sockets { listen, port, receive: sockets, spread });
                 }
                 Err(why) => tracing::warn!(
-                    code = why.code(),
+                    code = &*why.code,
                     device = %self.config.device,
                     error = %why,
                     "cannot adopt the sockets of the previous process"
@@ -183,7 +184,7 @@ impl Engine {
 
     /// Opens the device and the sockets, unless they are open, and starts the threads. The caller must first
     /// delete a device of this name that the engine has not opened.
-    pub fn open_and_start(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    pub fn open_and_start(&mut self, listen: Addresses) -> Result<(), Problem> {
         self.stop_threads();
         self.bind_sockets(listen)?;
         if self.device_index().is_none() {
@@ -192,12 +193,12 @@ impl Engine {
                 Ok(queues) => queues,
                 Err(why) if self.config.features.vnet => {
                     // Older kernels and containers may lack offloads. The engine works without them.
-                    let Features { real_time, gso, gro, .. } = self.config.features;
-                    let features = Features { real_time, gso, gro, ..Features::mmsg() };
+                    let Features { real_time, gso, .. } = self.config.features;
+                    let features = Features { real_time, gso, ..Features::mmsg() };
                     let queues = Tun::open_queues(&self.config.device, &features)
                         .map_err(|_| why.clone())?;
                     tracing::warn!(
-                        code = why.code(),
+                        code = &*why.code,
                         device = %self.config.device,
                         error = %why,
                         "the packet engine runs without offloads"
@@ -214,7 +215,7 @@ impl Engine {
 
     /// Binds the sockets to an address, or to one address of each family. The device stays open. If a bind
     /// fails, the old sockets stay in use.
-    pub fn rebind_and_restart(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    pub fn rebind_and_restart(&mut self, listen: Addresses) -> Result<(), Problem> {
         if !self.threads.is_empty() && self.is_bound_to(listen) {
             return Ok(());
         }
@@ -229,7 +230,7 @@ impl Engine {
         self.sockets.as_ref().is_some_and(|own| (own.listen, own.port) == (listen, port))
     }
 
-    fn bind_sockets(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    fn bind_sockets(&mut self, listen: Addresses) -> Result<(), Problem> {
         if self.is_bound_to(listen) {
             return Ok(());
         }
@@ -260,25 +261,33 @@ impl Engine {
         Ok(())
     }
 
-    fn bind_send_sockets(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, EngineError> {
+    fn bind_send_sockets(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, Problem> {
         let Some(address) = listen.ips().next().filter(|_| self.config.spread) else {
             return Ok(Vec::new());
         };
         let bound: Result<Vec<_>, _> = (0..SPREAD)
             .map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new))
             .collect();
-        bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
+        bound.map_err(|error| {
+            Problem::new(
+                "socket-unusable",
+                format!("cannot bind a UDP socket to {address}: {error}"),
+            )
+        })
     }
 
     /// Fails if no sockets are bound, or if the host provides no more threads or files.
-    pub fn start_threads(&mut self) -> Result<(), EngineError> {
+    pub fn start_threads(&mut self) -> Result<(), Problem> {
         self.stop_threads();
         let Some(sockets) = self.sockets.clone() else {
-            return Err(EngineError::NoSocket);
+            return Err(Problem::new("engine-without-socket", "the engine has no socket"));
         };
-        let wake = Arc::new(
-            Wake::new().map_err(|error| EngineError::Eventfd { errno: Errno(error as i32) })?,
-        );
+        let wake = Arc::new(Wake::new().map_err(|error| {
+            Problem::new(
+                "no-eventfd",
+                format!("cannot create an eventfd: {}", io::Error::from(error)),
+            )
+        })?);
         self.wake = Some(wake.clone());
         let means = if self.config.features.real_time {
             Means::probe_granted_in_trial_thread()
@@ -352,11 +361,13 @@ impl Engine {
         &mut self,
         name: String,
         work: impl FnOnce() + Send + 'static,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Problem> {
         let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(work);
         // An engine runs with all its threads or with none.
         let thread = thread.inspect_err(|_| self.stop_threads());
-        self.threads.push(thread.map_err(|error| EngineError::Thread { errno: error.into() })?);
+        self.threads.push(thread.map_err(|error| {
+            Problem::new("no-thread", format!("cannot start a thread: {error}"))
+        })?);
         Ok(())
     }
 
@@ -368,7 +379,7 @@ impl Engine {
             (offload.tcp, "TSO"),
             (offload.udp, "USO"),
             (features.gso, "UDP GSO"),
-            (features.gro, "UDP GRO"),
+            (features.gso, "UDP GRO"),
             (features.batch > 1, "batches"),
         ];
         let parts: Vec<&str> =
@@ -419,13 +430,16 @@ impl Engine {
     }
 }
 
-fn bind_error(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
-    match Errno::from(error) {
-        Errno(libc::EADDRINUSE) => {
-            EngineError::PortTaken { address, rival: framing.possible_port_holder() }
-        }
-        errno => EngineError::Bind { address, errno },
+fn bind_error(address: SocketAddr, framing: &Framing, error: &io::Error) -> Problem {
+    if error.raw_os_error() != Some(libc::EADDRINUSE) {
+        return Problem::new("tunnel-port-unusable", format!("cannot bind UDP {address}: {error}"));
     }
+    let (number, Rival { interface, key }) = (address.port(), framing.possible_port_holder());
+    let text = format!(
+        "cannot bind UDP {address}: another program (`ss -lunp sport = :{number}`), another flanneld, or {interface} uses the port. Stop the program or delete the interface, or set another {key} in the Backend of the network configuration"
+    );
+    let purpose = PortPurpose::Tunnel;
+    Problem::new("tunnel-port-taken", text).with(Detail::PortTaken { number, udp: true, purpose })
 }
 
 impl Drop for Engine {

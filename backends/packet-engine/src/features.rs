@@ -7,14 +7,11 @@ pub struct Features {
     pub name: &'static str,
     /// Whether the `tun-tap` crate creates the TUN device.
     pub tun_tap: bool,
-    /// TCP GSO packets on the TUN device.
+    /// GSO packets of TCP on the TUN device, and of UDP since Linux 6.2.
     pub vnet: bool,
-    /// UDP GSO packets on the TUN device too (Linux 6.2 and later).
-    pub uso: bool,
-    /// Sends several datagrams of one size as one message (`UDP_SEGMENT`).
+    /// Sends several datagrams of one size as one message (`UDP_SEGMENT`), and receives several of one flow as
+    /// one (`UDP_GRO`).
     pub gso: bool,
-    /// Receives several datagrams of one flow as one message (`UDP_GRO`).
-    pub gro: bool,
     /// Maximum number of packets that are read before sending, and of messages that are received in one
     /// system call.
     pub batch: usize,
@@ -31,9 +28,7 @@ impl Features {
         Self {
             name: "offload",
             vnet: true,
-            uso: true,
             gso: true,
-            gro: true,
             queues: tun_queue_count(available_cpus()),
             ..Self::mmsg()
         }
@@ -46,9 +41,7 @@ impl Features {
             name: "mmsg",
             tun_tap: false,
             vnet: false,
-            uso: false,
             gso: false,
-            gro: false,
             batch: 64,
             queues: 1,
             real_time: true,

@@ -1,7 +1,6 @@
 //! Finds the flow of a packet.
 
 pub(crate) mod messages;
-pub(crate) mod schedule;
 
 use crate::packet::{Fragment, Header, TCP, UDP, place_of_addresses, read_word};
 use std::net::SocketAddr;
@@ -48,15 +47,14 @@ pub(crate) fn is_short_and_not_ack(packet: &[u8], header: &Header) -> bool {
 pub(crate) const SLOTS: usize = 64;
 
 #[inline]
-#[must_use]
-pub fn flow_table_slot(packet: &[u8], header: &Header) -> usize {
-    (flow_hash(packet, header) >> 16) as usize % SLOTS
+pub(crate) fn flow_table_slot(hash: u32) -> usize {
+    (hash >> 16) as usize % SLOTS
 }
 
 /// Uses other bits of the hash than [`flow_table_slot`], so that the flows of one queue use all slots.
 #[inline]
-pub(crate) fn flow_queue_number(packet: &[u8], header: &Header, queues: usize) -> usize {
-    (flow_hash(packet, header) >> 24) as usize % queues.max(1)
+pub(crate) fn flow_queue_number(hash: u32, queues: usize) -> usize {
+    (hash >> 24) as usize % queues.max(1)
 }
 
 /// `None` for another protocol, or for a later fragment, which has no ports.
@@ -122,9 +120,8 @@ mod tests {
         let header = Header::parse(&packet).unwrap();
         let place = |payload: u8| {
             let longer = [&packet[..], &[payload; 9]].concat();
-            let (queue, slot) =
-                (flow_queue_number(&longer, &header, QUEUES), flow_table_slot(&longer, &header));
-            (queue, slot, flow_hash(&longer, &header))
+            let hash = flow_hash(&longer, &header);
+            (flow_queue_number(hash, QUEUES), flow_table_slot(hash), hash)
         };
         assert_eq!(place(1), place(2), "two packets of one flow");
         place(0)

@@ -6,7 +6,6 @@
 //! verifies a checksum first, because a GSO packet implies a correct one. A partial checksum (see
 //! [`crate::packet::partial_checksum`]) needs no verification and stays partial.
 
-use crate::flow::schedule::FlowSchedule;
 use crate::flow::{self, SLOTS};
 use crate::packet::checksum;
 use crate::packet::partial_checksum::{self, checksum_field_offset};
@@ -16,7 +15,6 @@ use crate::packet::{
     write_word,
 };
 use std::ops::Range;
-use types::Family;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
@@ -24,20 +22,25 @@ const PSH: u8 = 0x08;
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
+/// A batch below this size in bytes is written in order of arrival.
+const MIN_BYTES: usize = 64 << 10;
 
 /// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
-#[derive(Default)]
 pub struct Group {
     /// The first packet with its headers.
     pub first: Range<usize>,
     /// The payload of the other packets.
     pub rest: Vec<Range<usize>>,
+    /// The IP header of the first packet.
+    pub(crate) header: Header,
+    /// The hash of its flow.
+    pub(crate) hash: u32,
+    /// [`Gso::None`] if it cannot have several packets.
     kind: Gso,
     /// Whether it accepts more packets.
     open: bool,
+    /// The offset of the payload in the first packet in bytes.
     header_len: usize,
-    transport: usize,
-    protocol: u8,
     /// The payload length of the first packet in bytes.
     size: usize,
     /// The length of the merged packet in bytes, with headers.
@@ -47,18 +50,15 @@ pub struct Group {
     push: bool,
     /// Whether the first packet's checksum is partial.
     partial: bool,
-    /// Whether it was received as one GSO packet.
-    whole: bool,
 }
 
 impl Group {
     /// The packets that peers sent, including those inside a received GSO packet.
     #[must_use]
     pub fn count(&self) -> usize {
-        if self.whole {
-            self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1))
-        } else {
-            1 + self.rest.len()
+        match self.kind {
+            Gso::None => 1,
+            _ => self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1)),
         }
     }
 
@@ -78,15 +78,46 @@ impl Group {
     pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
         std::iter::once(&self.first).chain(&self.rest)
     }
+
+    /// Adapts the headers of the first packet for the write, and returns the virtio header. `None` if the
+    /// group is not of this buffer.
+    pub fn finish_headers(&self, buffer: &mut [u8]) -> Option<VnetHeader> {
+        if !self.rest.is_empty() {
+            write_merged_headers(self, buffer.get_mut(self.first.clone())?)?;
+        } else if !self.partial {
+            return Some(VnetHeader::default());
+        }
+        let vnet = VnetHeader {
+            needs_csum: true,
+            csum_start: u16::try_from(self.header.transport).ok()?,
+            csum_offset: u16::try_from(checksum_field_offset(self.header.protocol)?).ok()?,
+            ..VnetHeader::default()
+        };
+        if self.kind() == Gso::None {
+            return Some(vnet);
+        }
+        Some(VnetHeader {
+            gso: self.kind,
+            header_len: u16::try_from(self.header_len).ok()?,
+            gso_size: u16::try_from(self.size).ok()?,
+            ..vnet
+        })
+    }
 }
 
 /// Merges the packets of one batch.
 pub struct Merger {
+    /// In the order of arrival.
     groups: Vec<Group>,
-    used: usize,
+    /// The memory of earlier groups.
+    spare: Vec<Vec<Range<usize>>>,
     /// The latest group of each flow. If two flows share a slot, fewer of their packets are merged.
     slots: [Option<usize>; SLOTS],
-    schedule: FlowSchedule,
+    /// The bytes of each flow.
+    bytes: [usize; SLOTS],
+    /// Whether the groups are written in order of arrival, because the flow of a packet is unknown.
+    keep_order: bool,
+    order: Vec<usize>,
     merge_tcp: bool,
     merge_udp: bool,
     checksums_trusted: bool,
@@ -97,9 +128,11 @@ impl Merger {
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
         Self {
             groups: Vec::new(),
-            used: 0,
+            spare: Vec::new(),
             slots: [None; SLOTS],
-            schedule: FlowSchedule::default(),
+            bytes: [0; SLOTS],
+            keep_order: false,
+            order: Vec::new(),
             merge_tcp,
             merge_udp,
             checksums_trusted: false,
@@ -119,26 +152,28 @@ impl Merger {
 
     /// Empties the merger for the next batch and keeps its memory.
     pub fn clear(&mut self) {
-        self.used = 0;
+        self.spare.extend(self.groups.drain(..).map(|mut group| {
+            group.rest.clear();
+            group.rest
+        }));
         self.slots = [None; SLOTS];
-        self.schedule.clear();
+        self.bytes = [0; SLOTS];
+        self.keep_order = false;
     }
 
-    /// Determines the order of the groups, after all packets were offered.
-    pub(crate) fn order_small_flows_first(&mut self) {
-        self.schedule.order_small_flows_first();
-    }
-
-    /// The index of the group at a position of the order.
-    #[inline]
-    pub(crate) fn group_at(&self, position: usize) -> usize {
-        self.schedule.unit_at(position)
-    }
-
-    /// In the order of arrival.
-    #[must_use]
-    pub fn groups(&self) -> &[Group] {
-        self.groups.get(..self.used).unwrap_or_default()
+    /// After all packets were offered: the groups of flows with few bytes first. A program usually waits for
+    /// these (replies, acknowledgements, DNS), and they would queue behind a bulk stream.
+    pub fn groups_small_flows_first(&mut self) -> impl Iterator<Item = &Group> {
+        let Self { groups, bytes, order, .. } = self;
+        order.clear();
+        order.extend(0..groups.len());
+        if !self.keep_order && bytes.iter().sum::<usize>() >= MIN_BYTES {
+            // The sort is stable, so groups of one flow keep their order.
+            order.sort_by_key(|index| {
+                groups.get(*index).and_then(|group| bytes.get(flow::flow_table_slot(group.hash)))
+            });
+        }
+        order.iter().filter_map(|index| groups.get(*index))
     }
 
     /// Adds the packet at `at` in `buffer`.
@@ -149,12 +184,11 @@ impl Merger {
         if header.fragment != Fragment::No {
             // The flow of a fragment is unknown. Later packets must not be merged with earlier ones, and must not overtake them.
             self.slots = [None; SLOTS];
-            self.schedule.keep_order();
-            self.push_new_group(at, header, 0, None, false);
+            self.keep_order = true;
+            self.push_new_group(at, header, flow::flow_hash(packet, header), None, false);
             return;
         }
-        let slot = flow::flow_table_slot(packet, header);
-        self.schedule.add_flow_bytes(slot, at.len());
+        let (hash, slot) = self.count_flow_bytes(packet, header);
         let pseudo = partial_checksum::packet_pseudo_header_sum(packet, header);
         let partial =
             pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
@@ -179,13 +213,24 @@ impl Merger {
             group.next = candidate.next;
             group.push |= candidate.push;
             group.open =
-                candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
+                candidate.size == group.size && !candidate.push && group.rest.len() + 1 < SEGMENTS;
             return;
         }
-        let index = self.push_new_group(at, header, slot, candidate, partial);
+        let index = self.push_new_group(at, header, hash, candidate, partial);
         if let (true, Some(place)) = (wanted, self.slots.get_mut(slot)) {
             *place = Some(index);
         }
+    }
+
+    /// Counts a packet of a flow, and returns the flow's hash and slot.
+    #[inline]
+    fn count_flow_bytes(&mut self, packet: &[u8], header: &Header) -> (u32, usize) {
+        let hash = flow::flow_hash(packet, header);
+        let slot = flow::flow_table_slot(hash);
+        if let Some(bytes) = self.bytes.get_mut(slot) {
+            *bytes += packet.len();
+        }
+        (hash, slot)
     }
 
     /// Adds a GSO packet as a whole. Its segments have `size` bytes of payload each, and its checksum is
@@ -200,15 +245,11 @@ impl Merger {
         let Some(packet) = buffer.get(at.clone()) else {
             return;
         };
-        let slot = flow::flow_table_slot(packet, header);
-        self.schedule.add_flow_bytes(slot, at.len());
-        let index = self.push_new_group(at, header, slot, None, true);
-        if let Some(group) = self.groups.get_mut(index) {
-            group.kind = Gso::of_protocol(header);
-            group.header_len = header.payload_offset(packet).unwrap_or(header.transport);
-            group.size = size;
-            group.whole = true;
-        }
+        let (hash, slot) = self.count_flow_bytes(packet, header);
+        let payload = header.payload_offset(packet).unwrap_or(header.transport);
+        // A pushed segment ends its group.
+        let complete = Candidate { payload, size, push: true, ..Candidate::default() };
+        let index = self.push_new_group(at, header, hash, Some(complete), true);
         // No packet is merged with the GSO packet, and later packets of its flow are not merged with earlier ones.
         if let Some(place) = self.slots.get_mut(slot) {
             *place = Some(index);
@@ -219,80 +260,44 @@ impl Merger {
         &mut self,
         at: Range<usize>,
         header: &Header,
-        slot: usize,
+        hash: u32,
         candidate: Option<Candidate>,
         partial: bool,
     ) -> usize {
-        self.schedule.add_unit_of_flow(slot);
-        let index = self.used;
-        if self.groups.len() == index {
-            self.groups.push(Group::default());
-        }
-        self.used += 1;
-        let Some(group) = self.groups.get_mut(index) else {
-            return index;
-        };
-        let mergeable = candidate.is_some();
-        let Candidate { payload, size, next, push, .. } =
-            candidate.unwrap_or(Candidate { payload: header.transport, ..Candidate::default() });
-        group.rest.clear();
-        group.total = at.len();
-        group.first = at;
-        group.kind = if mergeable { Gso::of_protocol(header) } else { Gso::None };
-        group.partial = partial;
-        group.whole = false;
-        group.open = mergeable && !push;
-        group.push = push;
-        group.transport = header.transport;
-        group.protocol = header.protocol;
-        group.header_len = payload;
-        group.size = size;
-        group.next = next;
+        let kind = candidate.map_or(Gso::None, |_| Gso::of_protocol(header));
+        let Candidate { payload, size, next, push, .. } = candidate.unwrap_or_default();
+        let index = self.groups.len();
+        self.groups.push(Group {
+            total: at.len(),
+            first: at,
+            rest: self.spare.pop().unwrap_or_default(),
+            header: *header,
+            hash,
+            kind,
+            open: kind != Gso::None && !push,
+            header_len: payload,
+            size,
+            next,
+            push,
+            partial,
+        });
         index
-    }
-
-    /// Adapts the headers of a group's first packet for the write, and returns the virtio header. `None` if
-    /// the group is not of this buffer.
-    pub fn finish_group_headers(&self, index: usize, buffer: &mut [u8]) -> Option<VnetHeader> {
-        let group = self.groups.get(index)?;
-        if !group.rest.is_empty() {
-            write_merged_headers(group, buffer.get_mut(group.first.clone())?)?;
-        } else if !group.partial {
-            return Some(VnetHeader::default());
-        }
-        let vnet = VnetHeader {
-            needs_csum: true,
-            csum_start: u16::try_from(group.transport).ok()?,
-            csum_offset: u16::try_from(checksum_field_offset(group.protocol)?).ok()?,
-            ..VnetHeader::default()
-        };
-        if group.kind() == Gso::None {
-            return Some(vnet);
-        }
-        Some(VnetHeader {
-            gso: group.kind,
-            header_len: u16::try_from(group.header_len).ok()?,
-            gso_size: u16::try_from(group.size).ok()?,
-            ..vnet
-        })
     }
 }
 
 /// Turns the headers of a group's first packet into those of the merged one, with a partial checksum.
 fn write_merged_headers(group: &Group, first: &mut [u8]) -> Option<()> {
-    let length = group.total - group.transport;
-    // Packets with IP options or extension headers are not merged.
-    let family = if group.transport == V4_HEADER { Family::V4 } else { Family::V6 };
+    let Header { family, transport, protocol, .. } = group.header;
+    let length = group.total - transport;
     let addresses = first.get(place_of_addresses(family))?;
-    let pseudo =
-        checksum::pseudo_header_sum(addresses, group.protocol, u32::try_from(length).ok()?);
+    let pseudo = checksum::pseudo_header_sum(addresses, protocol, u32::try_from(length).ok()?);
     set_total_length(first, group.total)?;
-    if group.protocol == UDP {
-        write_word(first, group.transport + 4, u16::try_from(length).ok()?)?;
+    if protocol == UDP {
+        write_word(first, transport + 4, u16::try_from(length).ok()?)?;
     } else if group.push {
-        *first.get_mut(group.transport + 13)? |= PSH;
+        *first.get_mut(transport + 13)? |= PSH;
     }
-    let field = group.transport + checksum_field_offset(group.protocol)?;
+    let field = transport + checksum_field_offset(protocol)?;
     write_word(first, field, checksum::fold_sum(pseudo))
 }
 
@@ -321,7 +326,7 @@ impl Candidate {
     ) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
         let plain = header.family.pick(V4_HEADER, V6_HEADER);
-        if header.transport != plain || header.header_len != plain {
+        if header.transport != plain {
             return None;
         }
         let transport = packet.get(header.transport..)?;
@@ -363,8 +368,8 @@ impl Candidate {
         let same = |range: Range<usize>| {
             packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours))
         };
-        let at = group.transport;
-        let network = if at == 20 {
+        let at = group.header.transport;
+        let network = if group.header.family.is_v4() {
             // Version, length and TOS; DF and not a fragment; TTL and protocol; addresses.
             same(0..2) && same(6..10) && same(12..20)
         } else {
@@ -374,7 +379,7 @@ impl Candidate {
         if !network {
             return false;
         }
-        if group.protocol == TCP {
+        if group.header.protocol == TCP {
             // Ports; acknowledgement and header length; window; options. Without URG the urgent pointer has no meaning.
             self.sequence == group.next
                 && same(at..at + 4)

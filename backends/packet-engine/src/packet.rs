@@ -43,9 +43,7 @@ pub enum Fragment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub family: Family,
-    /// In bytes with options; 40 for IPv6.
-    pub header_len: usize,
-    /// The offset of the transport header in bytes, after extension headers; never beyond the end of the
+    /// The offset of the transport header in bytes, after options or extension headers; never beyond the end of the
     /// packet.
     pub transport: usize,
     /// 255 if the packet has too many or too long extension headers.
@@ -77,9 +75,9 @@ impl Header {
 
     #[inline]
     fn parse_v4(packet: &[u8], fixed: &[u8; V4_HEADER]) -> Result<Self, DropError> {
-        let header_len = usize::from(fixed[0] & 15) * 4;
+        let transport = usize::from(fixed[0] & 15) * 4;
         let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
-        if header_len < V4_HEADER || total_len != packet.len() || header_len > total_len {
+        if transport < V4_HEADER || total_len != packet.len() || transport > total_len {
             return Err(DropError::Malformed);
         }
         let fragment = match u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff {
@@ -89,8 +87,7 @@ impl Header {
         };
         Ok(Self {
             family: Family::V4,
-            header_len,
-            transport: header_len,
+            transport,
             protocol: fixed[9],
             total_len,
             ttl: fixed[8],
@@ -114,7 +111,6 @@ impl Header {
         };
         let mut header = Self {
             family: Family::V6,
-            header_len: V6_HEADER,
             transport: V6_HEADER,
             protocol: fixed[6],
             total_len,

@@ -9,7 +9,6 @@
 
 pub mod endpoint;
 
-use crate::error::EngineError;
 use crate::features::Features;
 use crate::socket::endpoint::Endpoint;
 use nix::sys::socket::SockaddrStorage;
@@ -17,7 +16,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use types::Family;
+use types::{Family, Problem};
 
 /// Receive buffer in bytes: the longest that `UDP_GRO` coalesces.
 pub(crate) const SLOT: usize = 65_536;
@@ -84,15 +83,18 @@ impl Socket {
         address: IpAddr,
         port: u16,
         features: &Features,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, Problem> {
+        let unusable = |text| Problem::new("inherited-socket-unusable", text);
         let socket = socket2::Socket::from(fd);
         let bound = socket
             .local_addr()
-            .map_err(|error| EngineError::NotSocket { errno: error.into() })?
+            .map_err(|error| unusable(format!("the inherited file is not a UDP socket: {error}")))?
             .as_socket();
         let wanted = SocketAddr::new(address, port);
         if bound.is_none_or(|bound| (bound.ip(), bound.port()) != (address, port)) {
-            return Err(EngineError::OtherSocket { wanted, found: bound });
+            return Err(unusable(format!(
+                "the inherited socket is bound to {bound:?}, not to {wanted}"
+            )));
         }
         let _ = socket.set_nonblocking(true);
         let socket = Self { socket, family: address.into() };
@@ -126,7 +128,7 @@ impl Socket {
         if receives {
             self.set_of_family(libc::IP_RECVTOS, libc::IPV6_RECVTCLASS, 1);
             // Set in any case: an inherited socket may have it enabled.
-            let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, features.gro.into());
+            let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, features.gso.into());
             self.set_of_family(libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, any.into());
         }
     }

@@ -3,14 +3,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::EngineError;
 use crate::features::Features;
 use crate::packet::virtio;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use types::Errno;
+use types::Problem;
 
 /// Queue length in packets. At 50 000 packets per second, the kernel's default of 500 is full after ten
 /// milliseconds. The reading thread may wait so long for a processor that other programs use.
@@ -47,7 +46,7 @@ pub struct Offload {
 
 impl Tun {
     /// Creates the device, or attaches to one that no other process has open.
-    pub fn open_queues(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
+    pub fn open_queues(name: &str, features: &Features) -> Result<Vec<Self>, Problem> {
         let queues = if features.tun_tap {
             Self::open_with_tun_tap_crate(name, features).map(|tun| vec![tun])
         } else {
@@ -78,14 +77,15 @@ impl Tun {
     }
 
     /// Adopts a queue of a previous process, which must belong to a device with this name.
-    pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
+    pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, Problem> {
         let file = File::from(fd);
-        let (found, vnet) = device_name_and_vnet(&file).map_err(|error| EngineError::NotTun {
-            device: name.to_owned(),
-            errno: error.into(),
+        let (found, vnet) = device_name_and_vnet(&file).map_err(|error| {
+            let text = format!("the inherited file for {name} is not a TUN device: {error}");
+            Problem::new("inherited-tun-unusable", text)
         })?;
         if found != name {
-            return Err(EngineError::OtherTun { device: name.to_owned(), found });
+            let text = format!("the inherited file for {name} belongs to {found}");
+            return Err(Problem::new("inherited-tun-unusable", text));
         }
         Self::configure(file, name, features, vnet)
             .map_err(|error| device_setup_error(name, &error))
@@ -109,7 +109,7 @@ impl Tun {
             call_ioctl(&file, libc::TUNSETVNETHDRSZ, place)?;
             let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
             let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-            offload.udp = features.vnet && features.uso && set_offload(tcp | udp).is_ok();
+            offload.udp = features.vnet && set_offload(tcp | udp).is_ok();
             offload.tcp = offload.udp || features.vnet && set_offload(tcp).is_ok();
         }
         // Offloads are a property of the device, so an existing device may still have them enabled.
@@ -188,13 +188,31 @@ fn call_ioctl(file: &impl AsRawFd, what: libc::Ioctl, argument: libc::c_ulong) -
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn device_setup_error(name: &str, error: &io::Error) -> EngineError {
-    let (device, errno) = (name.to_owned(), Errno::from(error));
-    match errno.0 {
-        libc::ENOENT | libc::ENODEV | libc::ENXIO => EngineError::TunMissing { errno },
-        libc::EPERM | libc::EACCES => EngineError::TunForbidden { errno },
-        libc::EBUSY => EngineError::TunBusy { device, errno },
-        libc::EINVAL => EngineError::TunNameTaken { device, errno },
-        _ => EngineError::Tun { errno },
-    }
+fn device_setup_error(name: &str, error: &io::Error) -> Problem {
+    let (code, text) = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => (
+            "tun-missing",
+            format!(
+                "{error} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun"
+            ),
+        ),
+        Some(libc::EPERM | libc::EACCES) => (
+            "tun-forbidden",
+            format!("{error}; give flanneld CAP_NET_ADMIN and access to /dev/net/tun"),
+        ),
+        Some(libc::EBUSY) => (
+            "tun-busy",
+            format!(
+                "{error}: another process uses {name}, maybe another flanneld; find the process with `ip -d tuntap show` and stop it"
+            ),
+        ),
+        Some(libc::EINVAL) => (
+            "interface-name-taken",
+            format!(
+                "{error}: an interface {name} of another kind exists; check `ip -d link show {name}`, and rename or delete the interface"
+            ),
+        ),
+        _ => ("tun-unusable", error.to_string()),
+    };
+    Problem::new(code, text)
 }

@@ -20,10 +20,10 @@ pub enum Icmp {
 }
 
 /// Why a packet from the TUN device is dropped, and the ICMP error for its sender.
-pub type Rejection = (Option<Icmp>, DropError);
+pub type RejectError = (Option<Icmp>, DropError);
 
-/// The peer to which a packet from the TUN device is sent, in a routed tunnel with a decremented TTL. For a
-/// GSO packet, `segment_len` is the length of its largest segment in bytes.
+/// The peer to which a packet from the TUN device is sent, in a routed tunnel with a decremented TTL. Its
+/// longest segment has `longest` bytes.
 ///
 /// ```
 /// use etherparse::PacketBuilder;
@@ -47,7 +47,7 @@ pub type Rejection = (Option<Icmp>, DropError);
 /// let datagram = PacketBuilder::ipv4([10, 244, 1, 7], [10, 244, 2, 7], 64).udp(5000, 53);
 /// datagram.write(&mut packet, b"?")?;
 /// let header = Header::parse(&packet).unwrap();
-/// assert_eq!(judge_outbound_packet(&header, &packet, &table, None), Ok(&peer));
+/// assert_eq!(judge_outbound_packet(&header, &packet, &table, packet.len()), Ok(&peer));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[inline]
@@ -55,8 +55,8 @@ pub fn judge_outbound_packet<'t>(
     header: &Header,
     packet: &[u8],
     table: &'t Table,
-    segment_len: Option<usize>,
-) -> Result<&'t Peer, Rejection> {
+    longest: usize,
+) -> Result<&'t Peer, RejectError> {
     if is_nested(header, packet, table) {
         return Err((None, DropError::Loop));
     }
@@ -72,7 +72,7 @@ pub fn judge_outbound_packet<'t>(
     if routed && header.ttl <= 1 {
         return Err((Some(Icmp::TimeExceeded), DropError::TtlExceeded));
     }
-    if segment_len.unwrap_or(packet.len()) > usize::from(mtu) {
+    if longest > usize::from(mtu) {
         return Err((Some(Icmp::TooBig(mtu)), DropError::TooBig));
     }
     Ok(peer)

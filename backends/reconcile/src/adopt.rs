@@ -3,9 +3,8 @@
 use ipnet::IpNet;
 use netstate::blackhole;
 use netstate::encrypted::Encrypted;
-use netstate::kernel::Facts;
-use netstate::object::route::{RouteSpec, is_go_flannels};
-use netstate::object::{KernelState, Key, Value};
+use netstate::object::route::is_go_flannels;
+use netstate::{Facts, KernelState, Key, RouteSpec, Value};
 use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
@@ -23,7 +22,7 @@ use types::Subnets;
 /// If `settled` is false, so do underlay routes that bypass an encrypting device, to a subnet with
 /// the prefix length of node subnets. Otherwise, the next node with the same subnet would get
 /// packets unencrypted.
-pub(super) fn adopt(
+pub(super) fn adopt_leftovers(
     have: &mut KernelState,
     want: &KernelState,
     leftovers: &[(Key, RouteSpec)],
@@ -36,10 +35,11 @@ pub(super) fn adopt(
         return;
     }
     let encrypted = Encrypted::by(want);
+    let is_on_underlay = |route: &RouteSpec| route.dev.as_str() == facts.underlay.name;
     let leads_to_a_node = |net: &IpNet, route: &RouteSpec| {
         let mut of_family = own.nets().filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
         of_family.any(|own| is_go_flannels(net, route, Some(own), own.prefix_len()))
-            && route.dev.as_str() == facts.underlay.name
+            && is_on_underlay(route)
     };
     let peers: BTreeMap<_, _> =
         leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
@@ -50,7 +50,7 @@ pub(super) fn adopt(
             !settled && leads_to_a_node(net, route) && encrypted.is_bypassed_by(net, route);
         let leads_to_peer = peers.get(net).is_some_and(|public| {
             route.dev.as_str().starts_with("flannel")
-                || (route.via == Some(*public) && route.dev.as_str() == facts.underlay.name)
+                || (route.via == Some(*public) && is_on_underlay(route))
         });
         let is_diverting = || {
             want.0.keys().any(

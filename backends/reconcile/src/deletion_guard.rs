@@ -1,8 +1,7 @@
 //! Delays the deletion of many objects in the reconciler's first pass, because the lease store may be incomplete.
 
 use netstate::encrypted::Encrypted;
-use netstate::object::{KernelState, Key, Op, Value};
-use netstate::scope::Scope;
+use netstate::{KernelState, Key, Op, Scope, Value};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,11 +38,10 @@ impl DeletionGuard {
             (Key::AllowedIp(_, net), _) => scope.covered(net),
             _ => false,
         };
-        let counts = |value: &Value| match value {
-            Value::Route(route) => route.protocol == scope.protocol,
+        let ours = |key: &Key, value: &Value| match value {
+            Value::Route(route) => route.protocol == scope.protocol && !stale(key, value),
             value => matches!(value, Value::WireguardPeer(_)),
         };
-        let ours = |key: &Key, value: &Value| counts(value) && !stale(key, value);
         let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
@@ -71,9 +69,6 @@ impl DeletionGuard {
 
     /// When the delayed deletions are due; `None` without any.
     pub(super) fn due(&self) -> Option<Instant> {
-        match self {
-            DeletionGuard::Waiting(due) => Some(*due),
-            DeletionGuard::Armed | DeletionGuard::Off => None,
-        }
+        if let DeletionGuard::Waiting(due) = self { Some(*due) } else { None }
     }
 }

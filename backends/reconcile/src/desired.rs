@@ -2,8 +2,7 @@
 //! the same state.
 
 use crate::plan::{Plan, admits_peer, peers_by_age};
-use netstate::kernel::Facts;
-use netstate::object::{KernelState, Key, Value};
+use netstate::{Facts, KernelState, Key, Value};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -3,8 +3,7 @@
 //! Any node of the cluster may publish an address that this node's kernel refuses, which is not a
 //! fault of this node.
 
-use netstate::kernel::{FailureKind, OpError};
-use netstate::object::{KernelState, Key};
+use netstate::{FailureKind, KernelState, Key, OpError};
 use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
 use types::kernel_object::Holder;
@@ -78,7 +77,7 @@ impl Failures {
 mod tests {
     use super::*;
     use netlink::kernel_refusal;
-    use netstate::names::{LinkName, Mac};
+    use netstate::{LinkName, Mac};
     use proptest::prelude::*;
     use types::Errno;
     use types::Family::{V4, V6};

@@ -2,13 +2,9 @@
 
 use crate::desired::Desired;
 use crate::failures::Failures;
-use crate::plan::Plan;
-use crate::plan::holders;
+use crate::plan::{Plan, holders};
 use netstate::blackhole;
-use netstate::kernel::{Facts, FailureKind, OpError};
-use netstate::object::{KernelState, Key};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
+use netstate::{Facts, FailureKind, KernelState, Key, OpError, Scope, Underlay};
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
@@ -49,9 +45,9 @@ impl Goal {
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&*self.plan, leases, facts);
         if self.options.blackhole {
-            blackhole::want(&mut desired.state, &self.scope);
+            blackhole::add_blackhole(&mut desired.state, &self.scope);
         }
-        blackhole::bar(&mut desired.state, leases.barred(), &self.scope);
+        blackhole::bar_networks(&mut desired.state, leases.barred(), &self.scope);
         desired
     }
 

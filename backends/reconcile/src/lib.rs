@@ -16,30 +16,28 @@ mod mac_conflicts;
 pub mod plan;
 pub mod progress;
 pub mod questions;
-mod repairs;
+pub mod repairs;
 mod report;
 mod schedule;
 
 use crate::desired::{Desired, on_link_queries};
-use crate::plan::{Announced, Plan};
-use adopt::adopt;
+pub use crate::plan::{Announced, Plan, peers};
+use adopt::adopt_leftovers;
 use deletion_guard::DeletionGuard;
 use goal::Goal;
 pub use goal::Options;
 use mac_conflicts::MacConflicts;
-use netstate::diff::{diff, preserve};
-use netstate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
-use netstate::object::{KernelState, Key, Op};
+use netstate::diff::{diff, preserve_objects};
 use netstate::report::sighting::Sighting;
-use netstate::underlay::Underlay;
+use netstate::{Facts, FailureKind, Kernel, KernelError, KernelState, Key, Op, OpError, Underlay};
 use plan::holders;
 use progress::Progress;
 use questions::{KernelAudit, Question};
 use report::Report;
-use schedule::{CONFLICT_PAUSE, MAX_DELAY, QUIET, Schedule, backoff};
+use schedule::{CONFLICT_PAUSE, MAX_DELAY, QUIET, Schedule, retry_pause};
 use std::sync::Arc;
 use subnet_lease::LeaseTable;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use types::Problem;
@@ -123,7 +121,7 @@ impl Reconciler {
             guard: DeletionGuard::Armed,
             mac_conflicts: MacConflicts::default(),
             report: Report::default(),
-            questions: questions::channel(),
+            questions: questions::question_channel(),
         };
         let mut tries = 0;
         loop {
@@ -144,7 +142,7 @@ impl Reconciler {
             if tries == FIRST_TRIES || !may_be_temporary {
                 return Err(error);
             }
-            sleep(backoff(tries)).await;
+            sleep(retry_pause(tries)).await;
         }
     }
 
@@ -153,9 +151,9 @@ impl Reconciler {
         let began = Instant::now();
         self.observed.known = None;
         self.report.pass();
-        self.report.comparing(true);
+        self.report.progress.state.lock().comparing = true;
         let comparison = self.compare(leases).await;
-        self.report.comparing(false);
+        self.report.progress.state.lock().comparing = false;
         let Comparison { facts, announced, desired, ops } = comparison?;
         let repair =
             self.observed.settled && !fresh && self.observed.facts.as_ref() == Some(&facts);
@@ -174,7 +172,7 @@ impl Reconciler {
         }
         self.observed.facts = Some(facts);
         self.schedule.passed(began);
-        self.report.took(began.elapsed());
+        self.report.progress.pass_durations.record(began.elapsed());
         if !errors.iter().any(|error| matches!(error.key, Key::Link(_))) {
             self.observed.announced = Some(announced);
         }
@@ -197,7 +195,7 @@ impl Reconciler {
             desired = self.goal.desired(leases, &facts);
         }
         let want = &mut desired.state;
-        adopt(
+        adopt_leftovers(
             &mut have,
             want,
             &found.leftovers,
@@ -206,7 +204,7 @@ impl Reconciler {
             &facts,
             self.observed.settled,
         );
-        preserve(want, &have, leases.unreadable());
+        preserve_objects(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
         self.guard.hold_back(&mut ops, want, &have, &self.goal.scope);
         Ok(Comparison { facts, announced, desired, ops })
@@ -259,7 +257,7 @@ impl Reconciler {
         self.report.state(&failures, false);
         self.observed.settled = failures.node.is_empty();
         self.schedule.changed(began);
-        self.report.took(began.elapsed());
+        self.report.progress.pass_durations.record(began.elapsed());
         self.observed.errors = errors;
         Some(desired)
     }
@@ -292,14 +290,15 @@ impl Reconciler {
         }
     }
 
+    /// A sender that is gone and a missing timer wake nobody.
     async fn woken(&mut self, inputs: &mut Inputs, timer: Option<Instant>) -> Woken {
         let known = self.observed.known.as_ref().map(|known| &known.desired.state);
         tokio::select! {
-            () = changed(&mut inputs.leases) => Woken { fresh: true, full_pass: false },
-            () = changed(&mut inputs.underlay) => Woken { fresh: true, full_pass: true },
-            () = wait_for_notification(self.goal.plan.replanned()) => Woken { fresh: true, full_pass: true },
+            Ok(()) = inputs.leases.changed() => Woken { fresh: true, full_pass: false },
+            Ok(()) = inputs.underlay.changed() => Woken { fresh: true, full_pass: true },
+            () = self.goal.plan.replanned() => Woken { fresh: true, full_pass: true },
             () = self.kernel.wait_for_change(&self.goal.scope, known) => Woken { fresh: false, full_pass: true },
-            () = at(timer) => Woken { fresh: false, full_pass: true },
+            Some(()) = async { sleep_until(timer?).await; Some(()) } => Woken { fresh: false, full_pass: true },
         }
     }
 
@@ -307,7 +306,7 @@ impl Reconciler {
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
         let (_kernel_audit, mut questions) =
-            std::mem::replace(&mut self.questions, questions::channel());
+            std::mem::replace(&mut self.questions, questions::question_channel());
         let mut failures = 0;
         // Inputs may have changed since `join`.
         let mut woken = Woken { fresh: true, full_pass: true };
@@ -334,7 +333,7 @@ impl Reconciler {
                 }
             };
             failures = if retry && !woken.fresh { failures + 1 } else { u32::from(retry) };
-            let retry = retry.then(|| Instant::now() + backoff(failures));
+            let retry = retry.then(|| Instant::now() + retry_pause(failures));
             let wake = [audit, held, retry].into_iter().flatten().min();
             // Kernel audits are answered even while another program keeps changing objects.
             if let Ok(question) = questions.try_recv() {
@@ -401,7 +400,7 @@ impl Reconciler {
         let mut want = self.goal.desired(leases, facts).state;
         let (holders, owners) = holders(&*self.goal.plan, leases, facts);
         let have = self.kernel.read(&self.goal.scope, &want).await?.ours;
-        preserve(&mut want, &have, leases.unreadable());
+        preserve_objects(&mut want, &have, leases.unreadable());
         let survey = self.kernel.survey(&self.goal.scope).await?;
         Ok(Sighting {
             want,
@@ -425,29 +424,6 @@ impl Reconciler {
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress.clone()
-    }
-}
-
-/// Never ends after the last sender is gone.
-async fn changed<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Never ends without a source of notifications.
-async fn wait_for_notification(source: Option<&Notify>) {
-    match source {
-        Some(source) => source.notified().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Never ends without a time.
-async fn at(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
     }
 }
 

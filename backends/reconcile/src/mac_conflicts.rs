@@ -1,9 +1,8 @@
 //! Conflicts with another program about the MAC of flannel's link, because repeated rewrites of the
 //! MAC would only disrupt the peers.
 
-use netstate::names::{LinkName, Mac};
-use netstate::object::fit::Fit;
-use netstate::object::{KernelState, Key, Value};
+use netstate::object::link::Fit;
+use netstate::{KernelState, LinkName, Mac};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,19 +20,16 @@ impl MacConflicts {
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;
-        for (key, value) in want.0.iter().take_while(|(key, _)| matches!(key, Key::Link(_))) {
-            let (Key::Link(name), Value::Link(spec)) = (key, value) else {
-                continue;
-            };
+        for (name, spec) in want.links() {
             // A link of another kind under our name is not ours.
-            let ours = have.link(*name).filter(|link| spec.fit(link) != Fit::Refused);
+            let ours = have.link(name).filter(|link| spec.fit(link) != Fit::Refused);
             let (Some(wanted), Some(found)) = (spec.mac, ours.and_then(|link| link.mac)) else {
                 continue;
             };
             if wanted == found {
                 continue;
             }
-            let rewrites = self.seen.entry(*name).or_default();
+            let rewrites = self.seen.entry(name).or_default();
             rewrites.retain(|at| now.duration_since(*at) < Duration::from_secs(10));
             rewrites.push_back(now);
             if rewrites.len() > 3 && found.is_station() {
@@ -45,7 +41,7 @@ impl MacConflicts {
                     "another program keeps changing the MAC of the device; announcing the new MAC"
                 );
                 rewrites.clear();
-                self.accepted_macs.insert(*name, found);
+                self.accepted_macs.insert(name, found);
                 accepted = true;
             }
         }

@@ -2,13 +2,11 @@
 //! peer need. Selects the leases that are peers: the subnet is inside the network, and the public
 //! address is not this node's.
 
-use netstate::kernel::{Facts, Forwarding};
-use netstate::object::{KernelState, Key, Value};
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
+use netstate::{Facts, Forwarding, KernelState, Key, Scope, Underlay, Value};
 use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::Pin;
 use subnet_lease::{Kinds, LeaseTable, Peer, RawJson};
-use tokio::sync::Notify;
 use types::kernel_object::Holder;
 use types::{Addresses, Subnets};
 
@@ -65,10 +63,12 @@ pub trait Plan: Send + Sync {
         Vec::new()
     }
 
-    /// Notified when the plan has changed, for example because of a new key. `None` for a plan that
-    /// never changes.
-    fn replanned(&self) -> Option<&Notify> {
-        None
+    /// Ends when the plan has changed, for example because of a new key.
+    ///
+    /// # Cancel safety
+    /// The plan changes only if the future ends.
+    fn replanned(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(pending())
     }
 
     /// A changed MTU or MAC changes the lease.

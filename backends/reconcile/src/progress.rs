@@ -2,17 +2,16 @@
 
 use crate::failures::FailedPeer;
 use crate::repairs::Repairs;
-use netstate::object::route::RouteKind;
-use netstate::object::{KernelState, Key, Value};
+use netstate::{KernelState, Key, RouteKind, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use tokio::time::Instant;
 use types::{Durations, Histogram, Problem};
 
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(super) pass_durations: Histogram,
-    state: Mutex<(Snapshot, Repairs)>,
+    /// Without the durations.
+    pub(super) state: Mutex<Snapshot>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl Counts {
                 Key::Fdb(..) => counts.fdb += 1,
                 Key::WireguardPeer(..) => counts.wireguard_peers += 1,
                 Key::AllowedIp(..) => counts.allowed_ips += 1,
-                Key::Link(_) | Key::Address(..) => {}
+                _ => {}
             }
             if matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast) {
                 counts.unicast_routes += 1;
@@ -75,8 +74,7 @@ pub struct Snapshot {
     pub failed_peers: Vec<FailedPeer>,
     /// Counts of the desired state.
     pub wanted: Counts,
-    /// What was restored in the last ten minutes, with the number of repairs.
-    pub repaired: Vec<(Key, u32)>,
+    pub repaired: Repairs,
 }
 
 impl Snapshot {
@@ -88,20 +86,7 @@ impl Snapshot {
 }
 
 impl Progress {
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Snapshot) -> T) -> T {
-        change(&mut self.state.lock().0)
-    }
-
-    pub(super) fn change_repairs<T>(&self, change: impl FnOnce(&mut Repairs) -> T) -> T {
-        change(&mut self.state.lock().1)
-    }
-
     pub fn snapshot(&self) -> Snapshot {
-        let (snapshot, repairs) = &*self.state.lock();
-        Snapshot {
-            pass_durations: self.pass_durations.snapshot(),
-            repaired: repairs.lately(Instant::now()),
-            ..snapshot.clone()
-        }
+        Snapshot { pass_durations: self.pass_durations.snapshot(), ..self.state.lock().clone() }
     }
 }

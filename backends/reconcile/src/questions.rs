@@ -1,7 +1,7 @@
 //! Kernel audits that other tasks request from the running loop, which reads the kernel state again
 //! for each.
 
-use netstate::kernel::KernelError;
+use netstate::KernelError;
 use netstate::report::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 use types::Problem;
@@ -14,7 +14,7 @@ pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
 pub struct KernelAudit(mpsc::Sender<Question>);
 
 /// The queue holds one request at a time, because each reads the whole kernel state.
-pub(super) fn channel() -> (KernelAudit, mpsc::Receiver<Question>) {
+pub(super) fn question_channel() -> (KernelAudit, mpsc::Receiver<Question>) {
     let (sender, receiver) = mpsc::channel(1);
     (KernelAudit(sender), receiver)
 }

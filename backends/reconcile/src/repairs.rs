@@ -1,6 +1,6 @@
 //! The objects that flanneld restored recently because another program changed them, with the number of repairs.
 
-use netstate::object::Key;
+use netstate::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -16,8 +16,8 @@ pub(super) const CONFLICT: usize = 5;
 pub(super) const CONFLICT_GAP: Duration = Duration::from_secs(60);
 
 /// The repairs of the last ten minutes.
-#[derive(Debug, Default)]
-pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 
 impl Repairs {
     /// The objects whose conflict begins with these repairs.
@@ -54,7 +54,8 @@ impl Repairs {
     }
 
     /// The objects that flanneld restored in the last ten minutes, with the number of repairs.
-    pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
+    #[must_use]
+    pub fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
             times.iter().filter(|time| now.duration_since(**time) < WINDOW).count()
         };

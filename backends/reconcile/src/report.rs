@@ -3,9 +3,8 @@
 use crate::failures::{FailedPeer, Failures};
 use crate::progress::{Counts, Progress};
 use crate::repairs::{CONFLICT, CONFLICT_GAP};
-use netstate::kernel::{KernelError, OpError};
 use netstate::object::route::BOOT;
-use netstate::object::{KernelState, Key, Op, Value};
+use netstate::{KernelError, KernelState, Key, Op, OpError, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,15 +31,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn pass(&self) {
-        self.progress.change(|progress| progress.passes += 1);
-    }
-
-    pub(super) fn took(&self, duration: Duration) {
-        self.progress.pass_durations.record(duration);
-    }
-
-    pub(super) fn comparing(&self, comparing: bool) {
-        self.progress.change(|progress| progress.comparing = comparing);
+        self.progress.state.lock().passes += 1;
     }
 
     /// Counts and logs operations. `repair` is set if only changes by other programs explain the
@@ -55,11 +46,11 @@ impl Report {
     ) {
         let wanted = Counts::of(wanted);
         let done = ops.len().saturating_sub(errors.len());
-        self.progress.change(|progress| {
-            progress.writes += done as u64;
-            progress.failures += errors.len() as u64;
-            progress.wanted = wanted;
-        });
+        let mut progress = self.progress.state.lock();
+        progress.writes += done as u64;
+        progress.failures += errors.len() as u64;
+        progress.wanted = wanted;
+        drop(progress);
         if done == 0 {
             return;
         }
@@ -73,7 +64,7 @@ impl Report {
             .collect();
         if !left.is_empty() {
             tracing::info!(
-                routes = %summary(&left, left.len()),
+                routes = %summarize_pass(&left, left.len()),
                 "removed routes that an earlier flannel left"
             );
         }
@@ -82,12 +73,6 @@ impl Report {
             let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) =
                 ops.into_iter().partition(|op| before.contains(op.key()));
             if !repairs.is_empty() {
-                self.progress.change(|progress| {
-                    progress.repairs += repairs.len() as u64;
-                    for op in &repairs {
-                        *progress.repairs_by_kind.entry(op.key().label()).or_default() += 1;
-                    }
-                });
                 self.repairs(&repairs);
             }
             if tried_again.is_empty() {
@@ -110,14 +95,21 @@ impl Report {
 
     /// Another program keeps undoing flanneld's repairs.
     pub(super) fn has_conflict(&self) -> bool {
-        let now = Instant::now();
-        self.progress.change_repairs(|repairs| repairs.has_conflict(now, REPAIR_INTERVAL))
+        self.progress.state.lock().repaired.has_conflict(Instant::now(), REPAIR_INTERVAL)
     }
 
     fn repairs(&mut self, ops: &[&Op]) {
         let now = Instant::now();
         let keys = ops.iter().map(|op| op.key());
-        for key in self.progress.change_repairs(|repairs| repairs.note(keys, now)) {
+        let conflicts = {
+            let mut progress = self.progress.state.lock();
+            progress.repairs += ops.len() as u64;
+            for key in keys.clone() {
+                *progress.repairs_by_kind.entry(key.label()).or_default() += 1;
+            }
+            progress.repaired.note(keys, now)
+        };
+        for key in conflicts {
             tracing::warn!(
                 object = %key,
                 count = CONFLICT,
@@ -130,7 +122,7 @@ impl Report {
         // The first repair is logged at once, further ones every ten seconds.
         if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPAIR_INTERVAL) {
             tracing::warn!(
-                objects = %summary(ops, self.unlogged),
+                objects = %summarize_pass(ops, self.unlogged),
                 "repaired changes made by another program"
             );
             self.repair_logged = Some(now);
@@ -147,9 +139,7 @@ impl Report {
 
     /// Logs each failure once, because it lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
-        let last = self
-            .progress
-            .change(|progress| std::mem::replace(&mut progress.failed_peers, failed.to_vec()));
+        let last = std::mem::replace(&mut self.progress.state.lock().failed_peers, failed.to_vec());
         let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
@@ -174,7 +164,7 @@ impl Report {
     }
 
     pub(super) fn unreadable(&mut self, error: &KernelError) {
-        self.progress.change(|progress| progress.failures += 1);
+        self.progress.state.lock().failures += 1;
         self.set_problem(Some(Problem::of(error)), false);
     }
 
@@ -195,7 +185,8 @@ impl Report {
             }
             Some(_) => {}
         }
-        self.progress.change(|progress| (progress.in_sync, progress.trouble) = (in_sync, trouble));
+        let mut progress = self.progress.state.lock();
+        (progress.in_sync, progress.trouble) = (in_sync, trouble);
     }
 }
 
@@ -215,7 +206,7 @@ fn unfinished_work(held: bool, errors: &[OpError]) -> Option<Problem> {
 }
 
 /// The number of operations and the first object, for each verb and kind of object.
-fn summary(ops: &[&Op], total: usize) -> String {
+fn summarize_pass(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
         kinds.entry((op.key().kind(), op.verb())).or_insert((0, op.key())).0 += 1;
@@ -230,8 +221,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstate::kernel::FailureKind;
-    use netstate::names::LinkName;
+    use netstate::{FailureKind, LinkName};
     use types::problem::PortPurpose;
 
     fn error(name: &str, why: Problem) -> OpError {

@@ -42,6 +42,6 @@ fn pause_end(began: Instant, times: u32) -> Instant {
 }
 
 /// 50 ms, which doubles with each failure up to 5 s, with 25 % jitter.
-pub(super) fn backoff(failures: u32) -> Duration {
+pub(super) fn retry_pause(failures: u32) -> Duration {
     RETRY.after(failures.saturating_sub(1)).mul_f64(rand::rng().random_range(0.75..1.25))
 }

@@ -7,12 +7,8 @@ use super::*;
 use ipnet::IpNet;
 use netlink::kernel_refusal;
 use netstate::blackhole;
-use netstate::names::LinkName;
-use netstate::object::Value;
-use netstate::object::link::LinkKind;
-use netstate::object::route::{RouteKind, RouteSpec};
-use netstate::scope::Scope;
 use netstate::tests::fake::FakeKernel;
+use netstate::{LinkKind, LinkName, RouteKind, RouteSpec, Scope, Value};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -107,7 +103,7 @@ fn underlay() -> Underlay {
 }
 
 fn tunnel() -> netstate::object::link::LinkSpec {
-    let kind = LinkKind::Tun(netstate::object::link::tun::TunSpec { held: true });
+    let kind = LinkKind::Tun { held: true };
     netstate::object::link::LinkSpec {
         kind,
         mac: None,
@@ -345,7 +341,7 @@ proptest! {
                 prop_assert_eq!(world.state.0.get(&ours).cloned(), flag.then(|| Value::Route(dead(241))));
                 prop_assert_eq!(world.leftovers.contains_key(&gos), left, "replaced with the flag, left alone without it");
                 prop_assert!(world.leftovers.contains_key(&key(50)));
-                prop_assert_eq!(world.state.len(), peers.len() + usize::from(flag));
+                prop_assert_eq!(world.state.0.len(), peers.len() + usize::from(flag));
             }
             running.end().await;
             Ok(())
@@ -491,7 +487,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         kernel.world().foreign.insert(key(3));
         let running = start(&kernel, table([(2, 2), (3, 3), (4, 4)])).await;
         running.wait().await;
-        assert_eq!(kernel.world().state.len(), 2);
+        assert_eq!(kernel.world().state.0.len(), 2);
         let now = running.progress.snapshot();
         assert!(
             now.in_sync && now.trouble.is_none(),
@@ -517,7 +513,8 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
         running.lose(2);
         running.wait().await;
         let now = running.progress.snapshot();
-        let repaired: Vec<_> = now.repaired.iter().map(|(key, _)| *key).collect();
+        let repaired: Vec<_> =
+            now.repaired.lately(Instant::now()).into_iter().map(|(key, _)| key).collect();
         assert_eq!((now.repairs, repaired), (repairs + 1, vec![key(2)]));
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
@@ -562,7 +559,7 @@ fn a_first_pass_delays_many_deletions_for_a_minute() {
         let running = start(&kernel, table((2..12).map(|n| (n, 100)))).await;
         sleep(Duration::from_secs(55)).await;
         let state = kernel.world().state.clone();
-        assert_eq!(state.len(), 20, "nothing is deleted yet");
+        assert_eq!(state.0.len(), 20, "nothing is deleted yet");
         sleep(Duration::from_secs(6)).await;
         running.is_done();
         let updated = kernel.world().state.0[&key(5)].clone();
@@ -570,7 +567,7 @@ fn a_first_pass_delays_many_deletions_for_a_minute() {
         // Later deletions are not delayed: the feed has its own hold-down.
         running.leases.send_replace(Arc::new(table([])));
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(kernel.world().state.len(), 0);
+        assert_eq!(kernel.world().state.0.len(), 0);
         running.end().await;
     });
 }
@@ -648,13 +645,16 @@ fn kernel_audit_reports_the_current_state() {
         let writes = kernel.world().writes;
         for _ in 0..2 {
             let seen = audit.look().await.unwrap();
-            assert_eq!((seen.want.len(), seen.have.len(), kernel.world().writes), (2, 1, writes));
+            assert_eq!(
+                (seen.want.0.len(), seen.have.0.len(), kernel.world().writes),
+                (2, 1, writes)
+            );
         }
         // New leases are applied before an audit is answered.
         let leases = table([(2, 2), (3, 3), (4, 4)]);
         running.leases.send_replace(Arc::new(leases));
         let seen = audit.look().await.unwrap();
-        assert!(seen.want.len() == 3 && seen.have.0.contains_key(&key(4)));
+        assert!(seen.want.0.len() == 3 && seen.have.0.contains_key(&key(4)));
         // If a read fails, the audit fails. The next audit reads the kernel again.
         kernel.world().faults = [true].into();
         assert!(audit.look().await.is_err());

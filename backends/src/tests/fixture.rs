@@ -1,9 +1,8 @@
 //! Node 1's underlay and the leases of a dual-stack network, for the tests of all backends.
 
-use netstate::kernel::Facts;
-use netstate::underlay::Underlay;
+use netstate::{Facts, Underlay};
+use reconcile::Plan;
 use reconcile::desired::Desired;
-use reconcile::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};

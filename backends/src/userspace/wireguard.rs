@@ -4,16 +4,11 @@
 
 use super::{Device, Tunnel, UserspaceKernel};
 use async_trait::async_trait;
-use netstate::kernel::{ExistingState, FailureKind, KernelError, OpError, WireguardKernel};
-use netstate::names::LinkName;
-use netstate::object::link::tun::TunSpec;
-use netstate::object::link::wireguard::WireguardSpec;
-use netstate::object::link::{LinkKind, LinkSpec};
-use netstate::object::wireguard_peer::{Session, WireguardPeer};
-use netstate::object::{Key, Op, Value};
-use netstate::scope::Scope;
-use packet_engine::engine::config::EngineConfig;
-use packet_engine::table::TableSettings;
+use netstate::{
+    ExistingState, FailureKind, KernelError, Key, LinkKind, LinkName, LinkSpec, Op, OpError, Scope,
+    Session, Value, WireguardKernel, WireguardPeer, WireguardSpec,
+};
+use packet_engine::{EngineConfig, TableSettings};
 use std::sync::Arc;
 use std::time::SystemTime;
 use types::Addresses;
@@ -28,9 +23,9 @@ struct Wireguard {
 impl Tunnel for Wireguard {
     fn present(&self, kind: &mut LinkKind, is_open: bool) {
         match kind {
-            LinkKind::Tun(_) if is_open => *kind = LinkKind::Wireguard(self.spec.clone()),
+            LinkKind::Tun { .. } if is_open => *kind = LinkKind::Wireguard(self.spec.clone()),
             // The kernel's interface of that name, left by another configuration, is to be replaced.
-            LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
+            LinkKind::Wireguard(_) => *kind = LinkKind::Tun { held: false },
             _ => {}
         }
     }

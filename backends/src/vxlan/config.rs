@@ -1,27 +1,16 @@
 //! The keys of the `Backend` object for vxlan.
 
-use crate::config_keys::ConfigKeys;
-use netstate::names::LinkName;
-use packet_engine::table::Checks;
+use crate::config_keys::{ConfigKeys, Implementation};
+use netstate::LinkName;
+use packet_engine::Checks;
+use types::profile::Overhead;
 use types::{Family, Problem, Subnets};
 
 /// In bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
-pub(super) const OVERHEAD_V4: u32 = 50;
-pub(super) const OVERHEAD_V6: u32 = 70;
+pub(super) const OVERHEAD: Overhead = Overhead { v4: 50, v6: 70 };
 /// The device's name continues with the VNI.
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
-
-/// What encapsulates packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The vxlan interface of the kernel.
-    Kernel,
-    /// The packet engine, with a TUN device.
-    Userspace,
-    /// The kernel if it supports vxlan, otherwise the packet engine.
-    Auto,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -39,7 +28,7 @@ pub struct Config {
     pub(crate) direct_routing: bool,
     /// Offload of sent packets; `None` leaves it unchanged at the device.
     pub checksum_offload: Option<bool>,
-    pub mode: Mode,
+    pub mode: Implementation,
     /// The checks of packets that the packet engine receives.
     pub checks: Checks,
     names: (LinkName, LinkName),
@@ -51,11 +40,14 @@ impl Config {
         let switch = |key: &str| keys.read::<bool>(key).map(Option::unwrap_or_default);
         let vni = keys.number("VNI", 0..=0x00ff_ffff_u32)?.unwrap_or(1);
         let port = keys.number("Port", 0..=u16::MAX)?;
-        let mtu = keys.mtu(networks, (OVERHEAD_V4, OVERHEAD_V6))?;
+        let mtu = keys.mtu(networks, OVERHEAD)?;
         let choices = [("auto", None), ("on", Some(true)), ("off", Some(false))];
         let checksum_offload = keys.choice("ChecksumOffload", &choices)?;
-        let choices =
-            [("kernel", Mode::Kernel), ("userspace", Mode::Userspace), ("auto", Mode::Auto)];
+        let choices = [
+            ("kernel", Implementation::Kernel),
+            ("userspace", Implementation::Userspace),
+            ("auto", Implementation::Auto),
+        ];
         let mode = keys.choice("Mode", &choices)?;
         let name = |text: String, used: bool| {
             match LinkName::parse(&text) {
@@ -88,10 +80,7 @@ impl Config {
 
     /// In bytes. The kernel refuses an MTU above the underlay's.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
-        self.mtu
-            .unwrap_or(underlay)
-            .min(underlay)
-            .saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD.over(family))
     }
 }
 

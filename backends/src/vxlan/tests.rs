@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::tests::fixture::{self, facts, table};
+use netstate::Op;
 use netstate::diff::diff;
-use netstate::object::Op;
 use proptest::prelude::*;
 use reconcile::desired::{Desired, on_link_queries};
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,7 +200,7 @@ fn peers_without_shared_objects_change_alone() {
     let known = Desired::whole(&*plan, &before, &facts([]));
     let change = known.change(&*plan, &before, &after, &facts([])).unwrap();
     // One removed, one moved, five new: three objects for each family.
-    assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
+    assert_eq!((change.before.0.len(), change.after.0.len()), (2 * 2 * 3, 6 * 2 * 3));
     assert_eq!(on_link_queries(&*plan, &before, &after), Vec::<IpAddr>::new());
     // Two peers with one MAC affect each other's objects.
     let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));

@@ -1,12 +1,12 @@
 //! The keys of the `Backend` object for wireguard.
 
-use crate::config_keys::{ConfigKeys, one_of};
+use crate::config_keys::{ConfigKeys, Implementation, one_of};
 use crate::error::invalid_config;
-use netstate::names::LinkName;
-use netstate::object::wireguard_peer::Secret;
+use netstate::{LinkName, Secret};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
+use types::profile::Overhead;
 use types::{Addresses, Dual, Family, Problem, Subnets};
 
 /// The device for both families, or for IPv4 if each family has one.
@@ -18,7 +18,7 @@ pub(super) const PORT: u16 = 51820;
 pub(super) const PORT_V6: u16 = 51821;
 /// In bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. Go flannel also reserves 40 bytes
 /// for an outer IPv4 header, which has only 20.
-pub(super) const OVERHEAD: u32 = 80;
+pub(super) const OVERHEAD: Overhead = Overhead::of_both(80);
 
 /// The family of the outer packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +29,6 @@ pub enum Mode {
     Auto,
     Ipv4,
     Ipv6,
-}
-
-/// What encrypts packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Implementation {
-    /// The WireGuard interface of the kernel.
-    Kernel,
-    /// The packet engine, with a TUN device.
-    Userspace,
-    /// The kernel if it supports WireGuard, otherwise the packet engine.
-    Auto,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +49,9 @@ pub struct Config {
 }
 
 impl Mode {
-    /// The only family of all outer packets; `None` if there may be several.
-    fn required_family(self) -> Option<Family> {
+    /// The only family of all outer packets, of which every node needs a public address; `None` if
+    /// there may be several.
+    pub(super) fn required_family(self) -> Option<Family> {
         match self {
             Mode::Separate | Mode::Auto => None,
             Mode::Ipv4 => Some(Family::V4),
@@ -87,7 +77,7 @@ impl Config {
                 "ListenPort and ListenPortV6 are both {port}; give each device its own port"
             )));
         }
-        let mtu = keys.mtu(networks, (OVERHEAD, OVERHEAD))?;
+        let mtu = keys.mtu(networks, OVERHEAD)?;
         let preshared = preshared(&keys)?;
         let choices = [
             ("auto", Implementation::Auto),
@@ -135,24 +125,19 @@ impl Config {
 
     /// In bytes.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
-        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD)
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD.v6)
     }
 
     /// `None` if each inner family has its own device.
     pub(crate) fn outer_family(&self) -> Option<Family> {
-        if self.mode == Mode::Auto { Some(Family::V4) } else { self.required_family() }
-    }
-
-    /// Every node needs a public address of this family.
-    pub(crate) fn required_family(&self) -> Option<Family> {
-        self.mode.required_family()
+        if self.mode == Mode::Auto { Some(Family::V4) } else { self.mode.required_family() }
     }
 
     /// The public address of a peer for the encrypted packets of an inner family.
     pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: Addresses) -> Option<IpAddr> {
         match self.mode {
             Mode::Auto => peer.public_for(best(peer.public(), own)),
-            _ => peer.public_for(self.required_family().unwrap_or(family)),
+            _ => peer.public_for(self.mode.required_family().unwrap_or(family)),
         }
     }
 }

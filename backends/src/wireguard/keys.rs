@@ -1,12 +1,11 @@
 //! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
-use netstate::object::wireguard_peer::Secret;
+use netstate::Secret;
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use thiserror::Error;
-use types::Errno;
 use types::file::{self, IrregularFileError, Links};
 use types::wireguard::KEY_VARIABLE;
 use zeroize::Zeroizing;
@@ -16,55 +15,30 @@ pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
 /// In bytes; a longer file does not contain a key.
 const LONGEST: u64 = 4096;
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    Key(Secret),
-    /// The file is empty or holds something other than a key.
-    Garbled,
-    Missing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum FileError {
-    #[error(
-        "the path is a symbolic link, which flanneld does not accept; name the link's target in {KEY_VARIABLE}"
-    )]
-    Link,
-    #[error("the path does not lead to a file")]
-    NotAFile,
-    #[error("not the path of a file")]
-    NotAPath,
-    #[error("{0}")]
-    System(Errno),
-}
-
-impl From<io::Error> for FileError {
-    fn from(error: io::Error) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(IrregularFileError::Link) => FileError::Link,
-            Some(_) => FileError::NotAFile,
-            None => FileError::System(error.into()),
-        }
+/// Why a key file cannot be used.
+pub(super) fn reason(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(IrregularFileError::Link) => format!(
+            "the path is a symbolic link, which flanneld does not accept; name the link's target in {KEY_VARIABLE}"
+        ),
+        Some(_) => "the path does not lead to a file".to_owned(),
+        None => error.to_string(),
     }
 }
 
-/// 32 bytes in base64. Fails if the file exists but is unreadable, or is a link and `links` refuses
-/// links.
-pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
-    let file = match file::open(path, OpenOptions::new().read(true), links) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Missing),
-        Err(error) => return Err(error.into()),
-    };
+/// 32 bytes in base64. `None` if the file is empty or holds something other than a key. Fails if the
+/// file is unreadable, or is a link and `links` refuses links.
+pub(super) fn read_key(path: &Path, links: Links) -> io::Result<Option<Secret>> {
+    let file = file::open(path, OpenOptions::new().read(true), links)?;
     // The vector has room for all of it from the start, because a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() as u64 <= LONGEST);
-    Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
+    Ok(text.and_then(Secret::parse))
 }
 
 /// A warning if users other than the owner can read the file.
-pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
+pub(super) fn is_exposed(kind: &str, path: &Path) -> Option<String> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
     let path = path.display();
     is_open.then(|| {
@@ -74,16 +48,14 @@ pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
 
 /// In Go flannel's format: base64 without a newline. Other processes never see a partial key, and
 /// only the owner can read the file.
-pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
+pub(super) fn write_key(path: &Path, key: &Secret) -> io::Result<()> {
     let folder = folder_of(path);
     fs::create_dir_all(folder)?;
     let name = name(path)?;
     // Another daemon that starts with this folder takes the temporary file for a leftover of a crash and removes it.
     match write_in(folder, &name, path, key) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(write_in(folder, &name, path, key)?)
-        }
-        result => Ok(result?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => write_in(folder, &name, path, key),
+        result => result,
     }
 }
 
@@ -116,7 +88,7 @@ fn temporary_prefix(name: &str) -> String {
 }
 
 /// flanneld leaves temporary key files if it crashes during the write of a key.
-fn remove_leftovers(path: &Path) -> Result<(), FileError> {
+fn remove_leftovers(path: &Path) -> io::Result<()> {
     let prefix = temporary_prefix(&name(path)?);
     let entries = match fs::read_dir(folder_of(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -143,38 +115,38 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
 
 /// Renames a file that does not contain a key; the result is its new path. Only the owner can read
 /// it, because it may contain a partial key.
-pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match file::open(path, OpenOptions::new().read(true), Links::Refused) {
         Ok(file) => file.set_permissions(fs::Permissions::from_mode(0o600))?,
-        Err(error) => match FileError::from(error) {
-            // The file behind a link may belong to another program, so its permissions stay unchanged.
-            FileError::Link => {}
-            error => return Err(error),
-        },
+        // The file behind a link may belong to another program, so its permissions stay unchanged.
+        Err(_) if path.is_symlink() => {}
+        Err(error) => return Err(error),
     }
     fs::rename(path, &aside)?;
     Ok(aside)
 }
 
-fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
-    path.file_name().map(|name| name.to_string_lossy()).ok_or(FileError::NotAPath)
+fn name(path: &Path) -> io::Result<Cow<'_, str>> {
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "not the path of a file");
+    path.file_name().map(|name| name.to_string_lossy()).ok_or_else(no_name)
 }
 
 /// The key in the file, or a new one, which is written to the file. A file without a key is renamed
 /// first.
-pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
+pub(super) fn load_or_create_key(path: &Path, links: Links) -> io::Result<Secret> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
             path = %path.display(),
-            error = %error,
+            error = reason(&error),
             "cannot remove temporary WireGuard keys in the key's directory"
         );
     }
-    match read(path, links)? {
-        Content::Key(key) => return Ok(key.clamped()),
-        Content::Missing => {}
-        Content::Garbled => {
+    match read_key(path, links) {
+        Ok(Some(key)) => return Ok(key.clamped()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(None) => {
             let aside = set_aside(path)?;
             tracing::warn!(
                 path = %path.display(),
@@ -183,14 +155,14 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
             );
         }
     }
-    renew(path)
+    write_new_key(path)
 }
 
 /// Writes a new private key to the file.
-pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
+pub(super) fn write_new_key(path: &Path) -> io::Result<Secret> {
     let key = Secret::generate()
-        .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
-    write(path, &key)?;
+        .map_err(|error| io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    write_key(path, &key)?;
     tracing::info!(
         path = %path.display(),
         public_key = %key.public(),
@@ -217,18 +189,20 @@ mod tests {
         let key = Secret::generate().unwrap();
         fs::write(&target, &*key.text()).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)]
-        {
-            let error = result.unwrap_err().to_string();
+        for result in [
+            read_key(&path, Links::Refused).map(drop),
+            load_or_create_key(&path, Links::Refused).map(drop),
+        ] {
+            let error = reason(&result.unwrap_err());
             assert!(error.contains("symbolic link") && error.contains(KEY_VARIABLE), "{error}");
         }
         // Kubernetes mounts the files of a Secret as links.
-        assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());
+        assert_eq!(load_or_create_key(&path, Links::Followed).unwrap(), key.clamped());
         // A new key replaces the link, not its target.
-        let other = renew(&path).unwrap();
+        let other = write_new_key(&path).unwrap();
         assert_eq!(
-            (read(&path, Links::Refused).unwrap(), read(&target, Links::Refused).unwrap()),
-            (Content::Key(other), Content::Key(key))
+            (read_key(&path, Links::Refused).unwrap(), read_key(&target, Links::Refused).unwrap()),
+            (Some(other), Some(key))
         );
         fs::remove_dir_all(folder).unwrap();
     }
@@ -248,7 +222,7 @@ mod tests {
         left.iter().chain(&others).for_each(|name| fs::write(folder.join(name), "secret").unwrap());
         fs::create_dir(folder.join(".wgkey.0000000000000000")).unwrap();
         for _ in 0..2 {
-            own(&path, Links::Refused).unwrap();
+            load_or_create_key(&path, Links::Refused).unwrap();
             assert!(left.iter().all(|name| !folder.join(name).exists()));
             assert!(
                 others
@@ -284,14 +258,14 @@ mod tests {
     fn a_key_is_made_once_and_only_its_owner_can_read_it() {
         let folder = folder("made");
         let path = folder.join("new/wgkey");
-        let key = own(&path, Links::Refused).unwrap();
-        assert_eq!(own(&path, Links::Refused).unwrap(), key);
+        let key = load_or_create_key(&path, Links::Refused).unwrap();
+        assert_eq!(load_or_create_key(&path, Links::Refused).unwrap(), key);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read(&path).unwrap().len(), 44, "no line end");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file");
         // The file as `wg genkey > file` writes it.
         fs::write(&path, format!("{}\n", &*key.text())).unwrap();
-        assert_eq!(own(&path, Links::Refused).unwrap(), key);
+        assert_eq!(load_or_create_key(&path, Links::Refused).unwrap(), key);
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -307,16 +281,16 @@ mod tests {
             b" oLXChGgxUhtFKhIW7Nn2S9+bFai5u2s1lbeCLqZnt3k=",
         ] {
             fs::write(&path, bad).unwrap();
-            let key = own(&path, Links::Refused).unwrap();
-            assert_eq!(read(&path, Links::Refused).unwrap(), Content::Key(key));
+            let key = load_or_create_key(&path, Links::Refused).unwrap();
+            assert_eq!(read_key(&path, Links::Refused).unwrap(), Some(key));
             assert_eq!(fs::read(folder.join("wgkey.bad")).unwrap(), bad);
         }
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(own(&path, Links::Refused).is_err());
+        assert!(load_or_create_key(&path, Links::Refused).is_err());
         assert!(
-            own(Path::new("/proc/flannel/wgkey"), Links::Refused).is_err()
-                && own(Path::new(""), Links::Refused).is_err()
+            load_or_create_key(Path::new("/proc/flannel/wgkey"), Links::Refused).is_err()
+                && load_or_create_key(Path::new(""), Links::Refused).is_err()
         );
         fs::remove_dir_all(folder).unwrap();
     }

@@ -2,17 +2,15 @@
 //! private key because an older node has the same one.
 
 use super::config::Config;
-use super::keys::{self, Content};
+use super::keys;
 use crate::backend::{KeyRequests, Setup};
 use arc_swap::ArcSwap;
 use netlink::run_blocking;
-use netstate::object::wireguard_peer::{PublicKey, Secret};
+use netstate::{PublicKey, Secret};
 use nix::sys::prctl;
-use std::convert::Infallible;
-use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::Notify;
 use types::Problem;
 use types::file::Links;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
@@ -35,25 +33,19 @@ pub(super) struct Keys {
     pub preshared: Option<Secret>,
 }
 
-pub(super) struct Secrets {
-    keys: ArcSwap<Keys>,
-    /// Notified of each changed key.
-    pub replaced: Notify,
-}
+pub(super) struct Secrets(ArcSwap<Keys>);
 
 impl Secrets {
     pub(super) fn new(private: &Secret, preshared: Option<Secret>) -> Self {
-        let keys = ArcSwap::from_pointee(Keys::new(private.clamped(), preshared));
-        Self { keys, replaced: Notify::new() }
+        Self(ArcSwap::from_pointee(Keys::new(private.clamped(), preshared)))
     }
 
     pub(super) fn now(&self) -> Arc<Keys> {
-        self.keys.load_full()
+        self.0.load_full()
     }
 
     fn replace(&self, private: Secret, preshared: Option<Secret>) {
-        self.keys.store(Arc::new(Keys::new(private, preshared)));
-        self.replaced.notify_one();
+        self.0.store(Arc::new(Keys::new(private, preshared)));
     }
 }
 
@@ -81,9 +73,9 @@ impl Files {
 
     /// Warns of each key file that other users can read; with `refuse_insecure`, fails instead.
     fn guard(&self) -> Result<(), Problem> {
-        let private = keys::exposed("WireGuard private key", &self.key);
+        let private = keys::is_exposed("WireGuard private key", &self.key);
         let preshared =
-            self.preshared.as_ref().and_then(|path| keys::exposed("preshared key", path));
+            self.preshared.as_ref().and_then(|path| keys::is_exposed("preshared key", path));
         for exposed in private.into_iter().chain(preshared) {
             if self.refuse_insecure {
                 let text = format!("{exposed}; --refuse-insecure is set");
@@ -94,8 +86,8 @@ impl Files {
         Ok(())
     }
 
-    fn unusable_key(&self, why: &dyn Display) -> Problem {
-        let path = self.key.display();
+    fn unusable_key(&self, why: &io::Error) -> Problem {
+        let (path, why) = (self.key.display(), keys::reason(why));
         let text = format!(
             "cannot read or write the WireGuard private key {path}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}"
         );
@@ -107,33 +99,37 @@ impl Files {
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, Problem> {
         self.guard()?;
         hide_memory();
-        let private =
-            keys::own(&self.key, self.key_links).map_err(|why| self.unusable_key(&why))?;
-        let preshared = self.preshared.as_deref().map(load_preshared).transpose()?;
-        Ok(Secrets::new(&private, preshared.or(configured)))
+        let private = keys::load_or_create_key(&self.key, self.key_links)
+            .map_err(|why| self.unusable_key(&why))?;
+        Ok(Secrets::new(&private, self.preshared_or(configured)?))
+    }
+
+    fn preshared_or(&self, otherwise: Option<Secret>) -> Result<Option<Secret>, Problem> {
+        self.preshared.as_deref().map_or(Ok(otherwise), |path| load_preshared(path).map(Some))
     }
 }
 
 fn load_preshared(path: &Path) -> Result<Secret, Problem> {
-    let content = keys::read(path, Links::Followed);
+    let content = keys::read_key(path, Links::Followed);
     let path = path.display();
     let (code, text) = match content {
-        Ok(Content::Key(key)) => return Ok(key),
-        Ok(Content::Garbled) => (
+        Ok(Some(key)) => return Ok(key),
+        Ok(None) => (
             "preshared-key-unusable",
             format!(
                 "cannot use the preshared key of {path}: the file does not hold 32 bytes in base64; write the output of `wg genpsk` into the file"
             ),
         ),
-        Ok(Content::Missing) => (
+        Err(why) if why.kind() == io::ErrorKind::NotFound => (
             "preshared-key-missing",
             format!(
                 "cannot use the preshared key of {path}: the file does not exist; create it, or correct PSKFile in the Backend or {PRESHARED_VARIABLE}"
             ),
         ),
-        Err(why) => {
-            ("preshared-key-unusable", format!("cannot read the preshared key of {path}: {why}"))
-        }
+        Err(why) => (
+            "preshared-key-unusable",
+            format!("cannot read the preshared key of {path}: {}", keys::reason(&why)),
+        ),
     };
     Err(Problem::new(code, text))
 }
@@ -149,19 +145,15 @@ fn hide_memory() {
     }
 }
 
-/// Changes keys on request.
-pub(super) async fn serve_key_requests(
-    secrets: Arc<Secrets>,
-    files: Files,
-    requests: KeyRequests,
-) -> Infallible {
+/// Changes keys on request; ends when a key has changed.
+pub(super) async fn serve_key_requests(secrets: &Secrets, files: &Files, requests: &KeyRequests) {
     loop {
         let done = tokio::select! {
-            () = requests.renewal.notified() => run_blocking(|| renew(&secrets, &files)),
-            () = requests.reading.notified() => run_blocking(|| read_again(&secrets, &files)),
+            () = requests.renewal.notified() => run_blocking(|| renew_secrets(secrets, files)),
+            () = requests.reading.notified() => run_blocking(|| read_again(secrets, files)),
         };
         match done {
-            Ok(true) => {}
+            Ok(true) => return,
             Ok(false) => tracing::info!("the WireGuard keys are unchanged"),
             Err(error) => {
                 tracing::error!(code = &*error.code, error = %error, "keeping the WireGuard keys in use");
@@ -170,8 +162,8 @@ pub(super) async fn serve_key_requests(
     }
 }
 
-fn renew(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
-    let key = keys::renew(&files.key).map_err(|why| files.unusable_key(&why))?;
+fn renew_secrets(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
+    let key = keys::write_new_key(&files.key).map_err(|why| files.unusable_key(&why))?;
     secrets.replace(key, secrets.now().preshared.clone());
     Ok(true)
 }
@@ -180,17 +172,12 @@ fn renew(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
 fn read_again(secrets: &Secrets, files: &Files) -> Result<bool, Problem> {
     files.guard()?;
     let now = secrets.now();
-    let private = match keys::read(&files.key, files.key_links) {
-        Ok(Content::Key(key)) => key.clamped(),
-        Ok(Content::Missing | Content::Garbled) => {
-            return Err(files.unusable_key(&"the file holds no key"));
-        }
-        Err(why) => return Err(files.unusable_key(&why)),
+    let private = match keys::read_key(&files.key, files.key_links) {
+        Ok(Some(key)) => key.clamped(),
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(files.unusable_key(&why)),
+        _ => return Err(files.unusable_key(&io::Error::other("the file holds no key"))),
     };
-    let preshared = match &files.preshared {
-        Some(path) => Some(load_preshared(path)?),
-        None => now.preshared.clone(),
-    };
+    let preshared = files.preshared_or(now.preshared.clone())?;
     if (&private, &preshared) == (&now.private, &now.preshared) {
         return Ok(false);
     }

@@ -7,15 +7,11 @@
 //! them every few seconds.
 
 use async_trait::async_trait;
-use netstate::kernel::{
-    ExistingState, Facts, Kernel, KernelError, OpError, Sessions, WireguardKernel,
-};
-use netstate::names::LinkName;
-use netstate::object::wireguard_peer::{PublicKey, Session};
-use netstate::object::{KernelState, Key, Op, Value};
 use netstate::report::survey::Survey;
-use netstate::scope::Scope;
-use netstate::underlay::Underlay;
+use netstate::{
+    ExistingState, Facts, Kernel, KernelError, KernelState, Key, LinkName, Op, OpError, PublicKey,
+    Scope, Session, Sessions, Underlay, Value, WireguardKernel,
+};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,29 +195,19 @@ impl Tunnels {
 
     fn applied(&mut self, ops: &[Op]) {
         for op in ops {
-            match op {
-                Op::Add(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
-                    self.0.insert(
-                        (*name, *id),
-                        TunnelPeer {
-                            set: peer.endpoint,
-                            keepalive: peer.keepalive,
-                            ..TunnelPeer::default()
-                        },
-                    );
+            let Key::WireguardPeer(name, id) = op.key() else {
+                continue;
+            };
+            if !matches!(op, Op::Replace(..)) {
+                self.0.remove(&(*name, *id));
+            }
+            if let (false, Value::WireguardPeer(peer)) = (op.is_deletion(), op.value()) {
+                let known = self.0.entry((*name, *id)).or_default();
+                known.keepalive = peer.keepalive;
+                // Packets go to the new endpoint, unless it is unchanged.
+                if peer.endpoint.is_some() {
+                    (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
                 }
-                Op::Replace(Key::WireguardPeer(name, id), Value::WireguardPeer(peer)) => {
-                    let known = self.0.entry((*name, *id)).or_default();
-                    known.keepalive = peer.keepalive;
-                    // Packets go to the new endpoint, unless it is unchanged.
-                    if peer.endpoint.is_some() {
-                        (known.set, known.unanswered, known.over) = (peer.endpoint, None, false);
-                    }
-                }
-                Op::Delete(Key::WireguardPeer(name, id), _) => {
-                    self.0.remove(&(*name, *id));
-                }
-                _ => {}
             }
         }
     }
@@ -411,7 +397,7 @@ impl<K: WireguardKernel> Kernel for SessionKernel<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstate::object::wireguard_peer::WireguardPeer;
+    use netstate::WireguardPeer;
     use netstate::tests::fake::FakeKernel;
 
     const PEER: PublicKey = PublicKey([7; 32]);
@@ -676,7 +662,7 @@ mod tests {
                 Value::AllowedIp(PEER),
             );
             leave_to_operators(&mut have, &want, &[key].into());
-            assert_eq!(!have.is_empty(), kept);
+            assert_eq!(!have.0.is_empty(), kept);
         }
     }
 }

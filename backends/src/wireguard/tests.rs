@@ -3,9 +3,8 @@
 use super::*;
 use crate::tests::fixture::{self, facts, table, underlay};
 use netstate::diff::diff;
-use netstate::object::Op;
-use netstate::object::wireguard_peer::Secret;
 use netstate::report::survey::Origin;
+use netstate::{Op, Secret};
 use proptest::prelude::*;
 use reconcile::desired::Desired;
 use subnet_lease::{NetworkConfig, NodeId};
@@ -56,6 +55,8 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
         scope: backend.setup.scope(own.unwrap(), Config::devices()),
         config: backend.config,
         secrets,
+        files: backend.files,
+        key_requests: KeyRequests::default(),
     }
 }
 
@@ -65,14 +66,11 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
 
 /// One line per object, without secrets.
 fn lines(state: &KernelState) -> Vec<String> {
-    let words = netstate::report::text::Words {
-        protocol: &|number| number.to_string(),
-        interface: &|_| None,
-    };
+    let words = netstate::report::text::Words::default();
     state
         .0
         .iter()
-        .map(|(key, value)| netstate::kinds::describe(key, value, Origin::Set, &words))
+        .map(|(key, value)| netstate::kinds::describe_object(key, value, Origin::Set, &words))
         .collect()
 }
 

@@ -3,9 +3,8 @@
 use super::config::{Config, Mode};
 use crate::backend::Setup;
 use crate::userspace::UserspaceKernel;
-use netstate::kernel::KernelError;
-use netstate::underlay::Underlay;
-use packet_engine::engine::config::EngineConfig;
+use netstate::{KernelError, Underlay};
+use packet_engine::EngineConfig;
 use types::{Addresses, Family, Subnets};
 use wireguard_userspace::FRAMING;
 

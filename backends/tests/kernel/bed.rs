@@ -1,8 +1,8 @@
 //! Test environment: a network namespace with an underlay interface and one node of the network.
 
 use backends::status::NetworkHandle;
-use backends::{Announced, Inputs, Network, Options, Setup, Status, Underlay};
-use netstate::report::inspect::{Inspection, inspect};
+use backends::{Announced, Inputs, Options, Setup, Status, Underlay, join_network};
+use netstate::report::inspect::{Inspection, inspect_kernel};
 use netstate::report::protocols::Protocols;
 use nix::sched::{CloneFlags, setns};
 use reconcile::questions::KernelAudit;
@@ -263,17 +263,18 @@ impl Node {
 
     async fn start_under(options: Options, setup: Setup, table: LeaseTable) -> Self {
         let under = underlay(setup.config.networks.v6().is_some());
-        let mut backend = backends::create(&setup).unwrap();
+        let mut backend = backends::create_backend(&setup).unwrap();
         let own = lease(&setup, 1);
         let announced = backend.announce(&under, None).unwrap();
-        let network = Network::join(backend, own.subnets, &under, &table, options).await.unwrap();
-        let (observer, kernel_audit) = (network.observer(), network.kernel_audit());
+        let (reconciler, observer) =
+            join_network(backend, own.subnets, &under, &table, options).await.unwrap();
+        let kernel_audit = reconciler.kernel_audit();
         let (leases, leases_seen) = watch::channel(Arc::new(table));
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
         let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
-        let task = tokio::spawn(network.run(inputs, out_tell));
+        let task = tokio::spawn(reconciler.run(inputs, out_tell));
         Self { setup, announced, leases, underlay, out, observer, kernel_audit, stop, task }
     }
 
@@ -287,7 +288,7 @@ impl Node {
     }
 
     pub(crate) async fn inspect(&self) -> Inspection {
-        inspect(&self.kernel_audit.look().await.unwrap(), &Protocols::default())
+        inspect_kernel(&self.kernel_audit.look().await.unwrap(), Protocols::default())
     }
 
     pub(crate) fn writes(&self) -> u64 {

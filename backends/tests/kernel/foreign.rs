@@ -2,7 +2,7 @@
 //! traffic.
 
 use crate::bed::*;
-use backends::{Network, Options, create};
+use backends::{Options, create_backend, join_network};
 
 #[test]
 fn foreign_objects_stay() {
@@ -327,10 +327,10 @@ fn device_that_go_flannel_made_without_a_port_stays() {
 /// The backend must fail to join.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
-    let mut backend = create(&setup).unwrap();
+    let mut backend = create_backend(&setup).unwrap();
     let under = underlay(false);
     backend.announce(&under, None).unwrap();
-    match Network::join(
+    match join_network(
         backend,
         lease(&setup, 1).subnets,
         &under,
@@ -379,13 +379,13 @@ fn host_gw_behind_nat_is_refused() {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut under = underlay(false);
         under.public = types::Addresses::V4("203.0.113.7".parse().unwrap());
-        let error = create(&setup).unwrap().announce(&under, None).unwrap_err();
+        let error = create_backend(&setup).unwrap().announce(&under, None).unwrap_err();
         assert_eq!(error.code, "underlay-address-translated", "{error}");
         // vxlan uses the interface's address instead, because the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
-        let mut backend = create(&setup).unwrap();
+        let mut backend = create_backend(&setup).unwrap();
         backend.announce(&under, None).unwrap();
-        Network::join(
+        join_network(
             backend,
             lease(&setup, 1).subnets,
             &under,

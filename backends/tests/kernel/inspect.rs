@@ -225,7 +225,7 @@ fn holders_of_addresses_answer_on_their_link() {
         for (there, absent) in [("192.168.56.7", "192.168.56.8"), ("fd00:56::7", "fd00:56::8")] {
             let asked = [there, absent].map(|ip| ip.parse::<IpAddr>().unwrap());
             let ask = |own: &[_]| {
-                netstate::host::arp::holders(
+                netstate::host::arp::find_holders(
                     of("eth0").index,
                     asker,
                     own,

@@ -11,11 +11,10 @@ pub(crate) const XTABLES_LOCK: &str = "/run/xtables.lock";
 /// The text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum ProgramError {
-    /// `errno` is `None` if none of several programs is installed, so that none ran.
-    #[error("cannot run {program}: {}", .errno.map_or_else(|| "it is not installed".to_owned(), |errno| errno.to_string()))]
+    #[error("cannot run {program}: {errno}")]
     #[code("program-missing")]
     #[detail(Detail::ProgramMissing { program: program.clone() })]
-    Missing { program: String, errno: Option<Errno> },
+    Missing { program: String, errno: Errno },
     #[error(
         "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
     )]
@@ -53,13 +52,11 @@ pub enum ProgramError {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum RulesError {
-    /// `nftables` tells which of the two writes the rules.
-    #[error("{error}{}", package_to_install(error, *nftables))]
+    #[error("{error}{}", package_to_install(error))]
     #[code(of = error)]
     Program {
-        #[source]
+        #[from]
         error: ProgramError,
-        nftables: bool,
     },
     /// All other rules are in place.
     #[error(
@@ -74,63 +71,50 @@ pub enum RulesError {
     },
 }
 
-fn package_to_install(error: &ProgramError, nftables: bool) -> &'static str {
-    match (error, nftables) {
-        (ProgramError::Missing { .. }, true) => "; install the package nftables",
-        (ProgramError::Missing { .. }, false) => "; install the package iptables or nftables",
+fn package_to_install(error: &ProgramError) -> &'static str {
+    match error {
+        ProgramError::Missing { program, .. } if program == "nft" => {
+            "; install the package nftables"
+        }
+        ProgramError::Missing { .. } => "; install the package iptables or nftables",
         _ => "",
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-#[code("rules-not-in-place")]
-#[parts(_0.iter().map(Problem::of).collect())]
-pub struct RulesErrors(Vec<RulesError>);
-
-impl RulesErrors {
-    #[must_use]
-    pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
-        errors.dedup();
-        match errors.as_slice() {
-            [] => None,
-            [error] => Some(Problem::of(error)),
-            _ => Some(Problem::from(RulesErrors(errors))),
-        }
+/// What the errors of all families amount to; `None` without errors.
+#[must_use]
+pub fn problem_of(mut errors: Vec<RulesError>) -> Option<Problem> {
+    errors.dedup();
+    let mut parts: Vec<Problem> = errors.iter().map(Problem::of).collect();
+    if parts.len() < 2 {
+        return parts.pop();
     }
+    let text = parts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    Some(Problem { parts, ..Problem::new("rules-not-in-place", text) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn missing(program: &str, nftables: bool) -> RulesError {
-        RulesError::Program {
-            error: ProgramError::Missing {
-                program: program.to_owned(),
-                errno: Some(Errno(libc::ENOENT)),
-            },
-            nftables,
-        }
+    fn missing(program: &str) -> RulesError {
+        let program = program.to_owned();
+        ProgramError::Missing { program, errno: Errno(libc::ENOENT) }.into()
     }
 
     #[test]
     fn failures_of_both_families_are_one_problem() {
-        assert_eq!(RulesErrors::problem(Vec::new()), None);
-        let one = RulesErrors::problem(vec![missing("nft", true), missing("nft", true)]).unwrap();
+        assert_eq!(problem_of(Vec::new()), None);
+        let one = problem_of(vec![missing("nft"), missing("nft")]).unwrap();
         assert_eq!(
             (one.code.as_ref(), one.detail.clone()),
             ("program-missing", Detail::ProgramMissing { program: "nft".to_owned() })
         );
-        let locked = RulesError::Program {
-            error: ProgramError::Locked {
-                program: "iptables-legacy-restore".to_owned(),
-                holder: "another program".to_owned(),
-            },
-            nftables: false,
-        };
-        let both =
-            RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
+        let locked = RulesError::from(ProgramError::Locked {
+            program: "iptables-legacy-restore".to_owned(),
+            holder: "another program".to_owned(),
+        });
+        let both = problem_of(vec![missing("iptables-save"), locked.clone()]).unwrap();
         let lock = Detail::RulesLocked { file: "/run/xtables.lock".into() };
         assert_eq!(
             both.details().cloned().collect::<Vec<_>>(),

@@ -3,10 +3,11 @@
 
 use super::reader::iptables::{conditions, network};
 use super::rules::{
-    BUILT_IN, Encap, Match, Named, OtherDaemons, Rule, Ruleset, Verdict, slot_name, slot_of,
+    BUILT_IN, Encap, Match, Named, OtherDaemons, Rule, Ruleset, Verdict, join_values, slot_name,
+    slot_of,
 };
 use ipnet::IpNet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
@@ -38,6 +39,13 @@ impl Chain {
         self.name == GUARD.name
     }
 
+    /// The networks that a rule of the chain matches. A guard belongs to no network, and neither does a
+    /// rule without flannel's comment.
+    fn named(&self, line: &str) -> Named {
+        let is_of_network = !self.is_guard() && line.contains("flanneld ");
+        is_of_network.then(|| named(line)).flatten().unwrap_or_default()
+    }
+
     /// The comment of a slot's rules. Without its number, daemons before the slots would take a
     /// slot's jump for one of Go flannel's former rules and remove it.
     fn comment(&self, slot: u16) -> String {
@@ -50,26 +58,23 @@ impl Chain {
     /// This daemon's chain, as it should be.
     fn wanted(&self, rules: &Ruleset) -> WantedChain {
         let (chain, comment) = (slot_name(self.name, rules.slot), self.comment(rules.slot));
-        let (lines, encap) = match self.purpose {
-            "masq" => (rules.masquerade.as_deref(), None),
-            "forward" => (rules.forward.as_deref(), None),
-            _ => (None, rules.encap.as_ref()),
+        let encap = rules.encap.as_ref().filter(|_| self.is_guard());
+        let of_rules = |rules: &Vec<Rule>| {
+            rules.iter().map(|rule| render_rule(&chain, &comment, rule)).collect()
         };
-        let lines = match encap {
-            Some(encap) => Some(guard_lines(&chain, &comment, encap)),
-            None => lines.map(|rules| {
-                rules.iter().map(|rule| render(&chain, &comment, rule)).collect::<Vec<_>>()
-            }),
+        let lines: Option<Vec<String>> = match self.purpose {
+            "masq" => rules.masquerade.as_ref().map(of_rules),
+            "forward" => rules.forward.as_ref().map(of_rules),
+            _ => encap.map(|encap| guard_lines(&chain, &comment, encap)),
         };
-        let jump = |hook: &&'static str| {
-            let matches = match encap {
-                Some(encap) => {
-                    let rules = if *hook == "OUTPUT" { &encap.outgoing } else { &encap.incoming };
-                    (!rules.is_empty()).then(|| encapsulated(&encap.encapsulation))
-                }
-                None => lines.is_some().then(String::new),
+        let jump = |hook: &str| {
+            let is_wanted = match (encap, hook) {
+                (Some(encap), "OUTPUT") => !encap.outgoing.is_empty(),
+                (Some(encap), _) => !encap.incoming.is_empty(),
+                (None, _) => lines.is_some(),
             };
-            matches.map(|matches| {
+            let matches = encap.map(|encap| encapsulated(&encap.encapsulation)).unwrap_or_default();
+            is_wanted.then(|| {
                 format!("-A {hook}{matches} -m comment --comment \"{comment}\" -j {chain}")
             })
         };
@@ -94,8 +99,7 @@ struct WantedChain {
 
 /// The slot of flannel's chain in a table; `None` for another chain.
 pub(crate) fn slot_of_chain(table: &str, chain: &str) -> Option<u16> {
-    let own = CHAINS.iter().filter(|own| own.table == table);
-    own.into_iter().find_map(|own| slot_of(chain, own.name))
+    CHAINS.iter().filter(|own| own.table == table).find_map(|own| slot_of(chain, own.name))
 }
 
 /// True for a built-in chain that may jump to flannel's chains.
@@ -108,38 +112,25 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
         Encapsulation::Ipip => " -p 4".to_owned(),
-        Encapsulation::Udp { .. } => {
-            match encapsulation.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
-                [port] => format!(" -p udp -m udp --dport {port}"),
-                ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
-            }
-        }
+        Encapsulation::Udp { .. } => match encapsulation.port() {
+            Some(port) => format!(" -p udp -m udp --dport {port}"),
+            None => format!(
+                " -p udp -m multiport --dports {}",
+                join_values(&encapsulation.ports(), ",")
+            ),
+        },
     }
 }
 
 /// True if the listing contains the table as a whole.
-pub(crate) fn lists(saved: &str, table: &str) -> bool {
-    lines(saved).any(|(of, line)| of == table && line == "COMMIT")
+pub(crate) fn lists_table(saved: &str, table: &str) -> bool {
+    split_tables(saved).any(|(of, line)| of == table && line == "COMMIT")
 }
 
-/// Replaces rules by those of ours that mean the same. Versions of iptables-save differ in the
-/// order and the notation of options.
-fn in_own_words(saved: &str, chains: &[WantedChain], family: Family) -> String {
-    let lines = chains.iter().flat_map(|chain| {
-        chain.lines.iter().flatten().chain(chain.jumps.iter().filter_map(|(_, jump)| jump.as_ref()))
-    });
-    let ours: BTreeMap<_, _> =
-        lines.filter_map(|line| Some((meaning(line, family)?, line))).collect();
-    let mut out = String::with_capacity(saved.len());
-    for line in saved.lines() {
-        let rule = line
-            .find("-A ")
-            .filter(|_| line.contains("FLANNEL-"))
-            .and_then(|start| ours.get(&meaning(line.get(start..)?, family)?));
-        out.push_str(rule.map_or(line, |rule| rule.as_str()));
-        out.push('\n');
-    }
-    out
+/// Both rules mean the same. Versions of iptables-save differ in the order and the notation of
+/// options.
+fn is_same(one: &str, other: &str, family: Family) -> bool {
+    one == other || meaning(one, family).is_some_and(|one| meaning(other, family) == Some(one))
 }
 
 /// The chain, the conditions and the target of a rule.
@@ -159,9 +150,11 @@ fn guard_lines(chain: &str, comment: &str, encap: &Encap) -> Vec<String> {
                 matches: vec![Match::Source(true, IpNet::from(*ip))],
                 verdict: Verdict::Return,
             };
-            lines.extend(encap.peers.iter().flatten().map(|ip| render(chain, comment, &known(ip))));
+            lines.extend(
+                encap.peers.iter().flatten().map(|ip| render_rule(chain, comment, &known(ip))),
+            );
         }
-        lines.push(render(chain, comment, rule));
+        lines.push(render_rule(chain, comment, rule));
     }
     lines
 }
@@ -171,57 +164,33 @@ fn guard_lines(chain: &str, comment: &str, encap: &Encap) -> Vec<String> {
 ///
 /// iptables-restore commits each table as a whole. The input replaces whole chains of this daemon's
 /// slot, and keeps the rules of other networks in them.
-///
-/// ```
-/// use traffic_rules::iptables_text::payload;
-/// use traffic_rules::rules::{Match, OtherDaemons, Rule, Ruleset, Verdict};
-/// use types::Family;
-///
-/// let network = "10.244.0.0/16".parse()?;
-/// let accept = Rule { matches: vec![Match::Source(true, network)], verdict: Verdict::Accept };
-/// let others = OtherDaemons { own: [network].into(), ..OtherDaemons::default() };
-/// let rules = Ruleset { forward: Some(vec![accept]), others, ..Ruleset::empty(Family::V4) };
-/// let input = payload(&rules, "").unwrap();
-/// let rule = input.lines().nth(2).unwrap();
-/// assert!(rule.starts_with("-A FLANNEL-FWD -s 10.244.0.0/16 ") && rule.ends_with(" -j ACCEPT"));
-/// // iptables-save then lists the same lines, and nothing is left to change.
-/// assert_eq!(payload(&rules, &input), None);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use]
-pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
+pub(crate) fn restore_input(rules: &Ruleset, saved: &str) -> Option<String> {
     let mut out = String::new();
-    let wanted = CHAINS.each_ref().map(|chain| chain.wanted(rules));
-    let saved = &*in_own_words(saved, &wanted, rules.family);
-    for (of, wanted) in CHAINS.iter().zip(wanted) {
+    for of in &CHAINS {
+        let wanted = of.wanted(rules);
         let listing = Listing { saved, table: of.table };
-        let found = listing.chain(&wanted.chain);
-        let is_foreign = |line: &&str| {
-            !of.is_guard() && is_rule_of(line, |named| rules.others.is_foreign(named))
-        };
-        let (foreign, found): (Vec<&str>, Option<Vec<&str>>) = match found {
-            None => (Vec::new(), None),
-            Some(lines) => {
-                let (foreign, own) = lines.into_iter().partition(is_foreign);
-                (foreign, Some(own))
-            }
-        };
+        let exists = listing.has_chain(&wanted.chain);
+        let (foreign, own): (Vec<&str>, Vec<&str>) =
+            listing.rules(&wanted.chain).partition(|line| rules.others.is_foreign(of.named(line)));
+        let is_same = |one: &str, other: &str| is_same(one, other, rules.family);
         let mut lines = Vec::new();
-        if let Some(rules) = &wanted.lines
-            && found.as_ref().is_none_or(|found| found != rules)
+        if let Some(wanted_lines) = &wanted.lines
+            && !(exists
+                && own.len() == wanted_lines.len()
+                && own.iter().zip(wanted_lines).all(|(own, wanted)| is_same(own, wanted)))
         {
             lines.push(format!(":{} - [0:0]", wanted.chain));
-            lines.extend(rules.iter().cloned());
-            lines.extend(foreign.iter().map(|line| (*line).to_owned()));
+            lines.extend(wanted_lines.iter().cloned());
+            lines.extend(foreign.iter().map(ToString::to_string));
         }
         // An unwanted chain stays as it is while it has rules of other networks.
         let goes = wanted.lines.is_none() && foreign.is_empty();
         if wanted.lines.is_some() || goes {
             for (hook, jump) in &wanted.jumps {
-                lines.extend(listing.mend_jump(hook, &wanted, jump.as_deref()));
+                lines.extend(listing.mend_jump(hook, &wanted, jump.as_deref(), is_same));
             }
         }
-        if goes && found.is_some() {
+        if goes && exists {
             lines.extend(removal_of_chain(&wanted.chain));
         }
         append_commit(&mut out, of.table, &lines);
@@ -244,7 +213,7 @@ pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
     CHAINS.iter().any(|of| {
         let wanted = of.wanted(rules);
         let listing = Listing { saved, table: of.table };
-        wanted.lines.is_some() && listing.chain(&wanted.chain).is_none()
+        wanted.lines.is_some() && !listing.has_chain(&wanted.chain)
     })
 }
 
@@ -256,8 +225,7 @@ fn deletion(line: &str) -> String {
 /// The input for `iptables-restore --noflush` that removes flannel's chains and rules, except those
 /// that other daemons keep and those of the slot in use, with descriptions of what it removes.
 /// `None` if there is nothing to remove.
-#[must_use]
-pub fn removal(
+pub(crate) fn removal(
     saved: &str,
     others: &OtherDaemons,
     in_use: Option<u16>,
@@ -267,38 +235,31 @@ pub fn removal(
         let (table, listing) = (of.table, Listing { saved, table: of.table });
         let (mut lines, mut chains) = (Vec::new(), Vec::new());
         for (chain, slot) in listing.slots(of) {
-            let found = listing.chain(chain).unwrap_or_default();
-            let is_used = in_use == Some(slot);
-            let keeps = |line: &&str| is_rule_of(line, |named| others.keeps(named));
-            let stays = is_used
-                || others.slots.contains(&slot)
-                || !of.is_guard() && found.iter().any(keeps);
-            if !stays {
-                let jumps: Vec<&str> =
-                    of.hooks.iter().flat_map(|hook| listing.jumps(hook, chain)).collect();
-                words.push(format!("table {table}: chain {chain} with {} rules", found.len()));
-                words.extend(jumps.iter().map(|jump| format!("table {table}: {jump}")));
-                lines.extend(jumps.into_iter().map(deletion));
-                chains.extend(removal_of_chain(chain));
-            } else if !of.is_guard() {
-                let is_left =
-                    |line: &&&str| is_rule_of(line, |named| others.is_left(named, is_used));
-                let left: Vec<&str> = found.iter().filter(is_left).copied().collect();
-                words.extend(
-                    (!left.is_empty())
-                        .then(|| format!("table {table}: {} rules in chain {chain}", left.len())),
-                );
-                lines.extend(left.into_iter().map(deletion));
+            let named = |line: &&str| of.named(line);
+            match others.left(slot, in_use == Some(slot), listing.rules(chain), named) {
+                None => {
+                    let rules = listing.rules(chain).count();
+                    words.push(format!("table {table}: chain {chain} with {rules} rules"));
+                    for jump in of.hooks.iter().flat_map(|hook| listing.jumps(hook, chain)) {
+                        words.push(format!("table {table}: {jump}"));
+                        lines.push(deletion(jump));
+                    }
+                    chains.extend(removal_of_chain(chain));
+                }
+                Some(left) if left.is_empty() => {}
+                Some(left) => {
+                    words.push(format!("table {table}: {} rules in chain {chain}", left.len()));
+                    lines.extend(left.into_iter().map(deletion));
+                }
             }
         }
         // Go flannel v0.17 to v0.19 wrote its rules directly into the built-in chains.
         let comment = format!("\"{}\"", of.comment(0));
-        let direct = of.hooks.iter().flat_map(|hook| listing.rules(hook)).filter(|line| {
-            line.contains(&comment) && is_rule_of(line, |named| others.is_left(named, false))
-        });
-        for line in direct.filter(|_| !of.is_guard()) {
-            words.push(format!("table {table}: {line}"));
-            lines.push(deletion(line));
+        for line in of.hooks.iter().flat_map(|hook| listing.rules(hook)) {
+            if line.contains(&comment) && others.is_left(of.named(line), false) {
+                words.push(format!("table {table}: {line}"));
+                lines.push(deletion(line));
+            }
         }
         lines.extend(chains);
         append_commit(&mut out, table, &lines);
@@ -306,54 +267,42 @@ pub fn removal(
     (!out.is_empty()).then_some((out, words))
 }
 
-/// A rule with a comment of flannel that fulfils the condition. A rule without the comment belongs
-/// to no network.
-fn is_rule_of(line: &str, condition: impl FnOnce(Named) -> bool) -> bool {
-    line.contains("flanneld ") && named(line).is_some_and(condition)
-}
-
-/// The source and destination networks that a rule of iptables-save matches; `None` if the parser
-/// does not understand one of them.
+/// The networks that a rule of iptables-save names; `None` if the parser does not understand one of
+/// them.
 fn named(line: &str) -> Option<Named> {
-    let (mut source, mut destination, mut is) = (None, None, true);
+    let (mut source, mut destination) = (None, None);
     let mut words = line.split(' ');
     while let Some(word) = words.next() {
-        let found = match word {
-            "-s" => &mut source,
-            "-d" => &mut destination,
-            _ => {
-                is = word != "!";
-                continue;
-            }
-        };
-        *found = Some((is, network(words.next()?)?));
-        is = true;
+        match word {
+            "-s" => source = Some(network(words.next()?)?),
+            "-d" => destination = Some(network(words.next()?)?),
+            _ => {}
+        }
     }
     Some((source, destination))
 }
 
 /// The names of other programs' chains, and the number of their rules.
-#[must_use]
-pub fn others(saved: &str) -> (Vec<&str>, usize) {
+pub(crate) fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
-    let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
+    let chains =
+        split_tables(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
     let chains = chains.filter(|name| !BUILT_IN.contains(name) && !ours(name)).collect();
-    (chains, lines(saved).filter(|(_, line)| line.starts_with("-A ") && !ours(line)).count())
+    (chains, split_tables(saved).filter(|(_, line)| line.starts_with("-A ") && !ours(line)).count())
 }
 
 /// As a daemon's guard chain has counted them, in packets.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", slot_name(GUARD.name, slot));
-    let comment = format!("--comment \"{}\"", GUARD.comment(slot));
-    let ends = [comment.clone(), comment + " -j DROP"];
+    let end = format!("--comment \"{}\"", GUARD.comment(slot));
     let line = saved.lines().rfind(|line| {
-        line.contains(&start) && ends.iter().any(|end| line.trim_end().ends_with(end))
+        line.contains(&start) && line.trim_end().trim_end_matches(" -j DROP").ends_with(&end)
     })?;
     line.strip_prefix('[')?.split(':').next()?.parse().ok()
 }
 
 /// As `iptables -S` and `iptables-save` print it.
-fn render(chain: &str, comment: &str, rule: &Rule) -> String {
+fn render_rule(chain: &str, comment: &str, rule: &Rule) -> String {
     let mut out = format!("-A {chain}");
     let not = |is: bool| if is { "" } else { " !" };
     for condition in &rule.matches {
@@ -382,17 +331,14 @@ fn render(chain: &str, comment: &str, rule: &Rule) -> String {
 }
 
 /// Each line of `iptables-save` with its table and without packet counts.
-fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
+fn split_tables(saved: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut table = "";
     saved.lines().map(str::trim_end).map(move |line| {
         if let Some(name) = line.strip_prefix('*') {
             table = name;
         }
-        let bare = if line.starts_with('[') {
-            line.split_once("] ").map_or(line, |(_, bare)| bare)
-        } else {
-            line
-        };
+        let counted = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        let bare = counted.map_or(line, |(_, bare)| bare);
         (table, bare)
     })
 }
@@ -424,7 +370,9 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     fn lines(self) -> impl Iterator<Item = &'a str> {
-        lines(self.saved).filter(move |(table, _)| *table == self.table).map(|(_, line)| line)
+        split_tables(self.saved)
+            .filter(move |(table, _)| *table == self.table)
+            .map(|(_, line)| line)
     }
 
     fn rules(self, chain: &str) -> impl Iterator<Item = &'a str> {
@@ -432,10 +380,9 @@ impl<'a> Listing<'a> {
         self.lines().filter(move |line| line.starts_with(&start))
     }
 
-    /// The rules of a chain; `None` if the chain does not exist.
-    fn chain(self, chain: &str) -> Option<Vec<&'a str>> {
+    fn has_chain(self, chain: &str) -> bool {
         let start = format!(":{chain} ");
-        self.lines().find(|line| line.starts_with(&start)).map(|_| self.rules(chain).collect())
+        self.lines().any(|line| line.starts_with(&start))
     }
 
     /// The names and slots of the daemons' chains.
@@ -452,12 +399,20 @@ impl<'a> Listing<'a> {
     }
 
     /// The lines after which the built-in chain contains exactly the wanted jump.
-    fn mend_jump(self, hook: &str, wanted: &WantedChain, jump: Option<&str>) -> Vec<String> {
+    fn mend_jump(
+        self,
+        hook: &str,
+        wanted: &WantedChain,
+        jump: Option<&str>,
+        is_same: impl Fn(&str, &str) -> bool,
+    ) -> Vec<String> {
         let found: Vec<&str> = self.jumps(hook, &wanted.chain).collect();
-        let is_first = || self.rules(hook).next() == jump;
-        let is_right = match jump {
-            Some(jump) => found == [jump] && (!wanted.first || is_first()),
-            None => found.is_empty(),
+        let is_right = match (found.as_slice(), jump) {
+            ([found], Some(jump)) => {
+                let is_first = self.rules(hook).next() == Some(found);
+                is_same(found, jump) && (is_first || !wanted.first)
+            }
+            (found, jump) => found.is_empty() && jump.is_none(),
         };
         if is_right {
             return Vec::new();

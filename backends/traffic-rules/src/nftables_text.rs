@@ -7,10 +7,12 @@
 
 use super::iptables_text::slot_of_chain;
 use super::reader::words::number;
-use super::rules::{Match, Named, OtherDaemons, Rule, Ruleset, Verdict, slot_name, slot_of};
+use super::rules::{
+    Match, Named, OtherDaemons, Rule, Ruleset, Verdict, join_values, slot_name, slot_of,
+};
 use ipnet::IpNet;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
@@ -98,139 +100,145 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// What all rules of a guard chain match; `None` for other chains.
-    fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
-        rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.encapsulation)
+    /// True if the chain in the kernel has the same properties.
+    fn is_like(&self, chain: &Value) -> bool {
+        let words = ["name", "type", "hook", "policy"].map(|field| text(chain, field));
+        words == [self.name, self.kind, self.hook, "accept"]
+            && chain.get("prio").and_then(priority) == Some(self.priority)
+    }
+
+    /// What all rules of a guard chain match; `Encapsulation::None` for other chains.
+    fn encapsulation(&self, rules: &Ruleset) -> Encapsulation {
+        let encap = rules.encap.as_ref().filter(|_| self.guard);
+        encap.map(|encap| encap.encapsulation).unwrap_or_default()
     }
 }
 
-/// One transaction that replaces the rules in `listing` (the output of `nft -j list table`) with
-/// the desired ones and keeps those of other networks. If no rules remain, it deletes the table. If
-/// only the peers differ, it changes only their set.
-pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
+/// One transaction that replaces the rules in `listing` (the output of `nft -j list table`, or
+/// `None` if the table does not exist) with the desired ones and keeps those of other networks.
+/// `None` if they are there already. If no rules remain, it deletes the table. If only the peers
+/// differ, it changes only their set.
+pub(crate) fn update_script(rules: &Ruleset, listing: Option<&Value>) -> Option<String> {
     let (family, name) = table_of(rules.family, rules.slot);
-    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
-    let has_foreign =
-        found.chains.iter().any(|chain| chain.foreign(&rules.others).next().is_some());
-    if rules.is_empty() && !has_foreign {
-        return removal_of_table(family, &name);
+    let table = format!("{family} {name}");
+    let (found, peers) = (TableState::read(listing, rules), rules.peers());
+    if found.is_right(rules, |_| true) {
+        match (&found.peers, peers) {
+            (have, want) if have.as_ref() == want => return None,
+            (Some(have), Some(want)) => {
+                let gone = change_peers("delete", &table, &(have - want));
+                return Some(gone + &change_peers("add", &table, &(want - have)));
+            }
+            _ => {}
+        }
     }
-    let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    if found.same_chains(rules)
-        && let (Some(Some(have)), Some(want)) = (&found.peers, peers)
-    {
-        let change = |verb: &str, ips: Vec<String>| match ips.as_slice() {
-            [] => String::new(),
-            ips => format!("{verb} element {family} {name} {PEERS} {{ {} }}\n", ips.join(", ")),
-        };
-        let (gone, new) = (
-            have.difference(want).map(IpAddr::to_string),
-            want.difference(have).map(IpAddr::to_string),
-        );
-        return change("delete", gone.collect()) + &change("add", new.collect());
+    if rules.is_empty() && found.chains.values().all(|chain| chain.foreign.is_empty()) {
+        return Some(removal_of_table(&table));
     }
     // Objects that cannot be corrected in place are deleted with the table.
-    let mut out = match found.is_wrong {
-        true => removal_of_table(family, &name),
-        false => String::new(),
-    };
-    let mut line = |text: String| {
-        let _ = writeln!(out, "{text}");
-    };
-    line(format!("add table {family} {name} {{ comment \"rules for {name}\"; }}"));
+    let mut out = if found.is_wrong { removal_of_table(&table) } else { String::new() };
+    let _ = writeln!(out, "add table {table} {{ comment \"rules for {name}\"; }}");
     if let Some(peers) = peers {
         let kind = rules.family.pick("ipv4_addr", "ipv6_addr");
-        line(format!("add set {family} {name} {PEERS} {{ type {kind}; }}"));
-        line(format!("flush set {family} {name} {PEERS}"));
-        if !peers.is_empty() {
-            let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
-            line(format!("add element {family} {name} {PEERS} {{ {} }}", peers.join(", ")));
-        }
-        line(format!("add counter {family} {name} {UNKNOWN_SENDERS}"));
+        let _ = writeln!(out, "add set {table} {PEERS} {{ type {kind}; }}");
+        let _ = writeln!(out, "flush set {table} {PEERS}");
+        out.push_str(&change_peers("add", &table, peers));
+        let _ = writeln!(out, "add counter {table} {UNKNOWN_SENDERS}");
     }
     for chain in &CHAINS {
-        chain_lines(chain, rules, &found).into_iter().for_each(&mut line);
+        out.push_str(&chain_lines(chain, family, &table, rules, &found));
     }
     if !found.is_wrong && peers.is_none() {
         // The chains are gone by now: objects in use cannot be deleted.
-        found.peers.iter().for_each(|_| line(format!("delete set {family} {name} {PEERS}")));
-        let counter = format!("delete counter {family} {name} {UNKNOWN_SENDERS}");
-        found.unknown_senders.iter().for_each(|_| line(counter.clone()));
+        if found.peers.is_some() {
+            let _ = writeln!(out, "delete set {table} {PEERS}");
+        }
+        if listing.and_then(unknown_senders).is_some() {
+            let _ = writeln!(out, "delete counter {table} {UNKNOWN_SENDERS}");
+        }
     }
-    out
+    Some(out)
+}
+
+/// Adds addresses to the set of peers, or deletes them.
+fn change_peers(verb: &str, table: &str, peers: &BTreeSet<IpAddr>) -> String {
+    match join_values(peers, ", ") {
+        none if none.is_empty() => none,
+        peers => format!("{verb} element {table} {PEERS} {{ {peers} }}\n"),
+    }
 }
 
 /// The lines of the nft script for one chain.
-fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
-    let (family, table) = table_of(rules.family, rules.slot);
+fn chain_lines(
+    chain: &Chain,
+    family: &str,
+    table: &str,
+    rules: &Ruleset,
+    found: &TableState,
+) -> String {
     let Chain { name, kind, hook, priority, comment, .. } = chain;
-    let (wanted, present) = (chain.wanted(rules), found.chain(name));
-    let path = format!("{family} {table} {name}");
-    let rule = |rule: &Rule| {
-        format!("add rule {path}{}", render(family, chain.encapsulation(rules), rule))
-    };
-    let foreign: Vec<&Rule> =
-        present.into_iter().flat_map(|present| present.foreign(&rules.others)).collect();
+    let (wanted, present) = (chain.wanted(rules), found.chains.get(name));
+    let foreign = present.map(|present| present.foreign.as_slice()).unwrap_or_default();
+    // An unwanted chain stays as it is while it has rules of other networks.
+    let stays = !foreign.is_empty() && !found.is_wrong;
+    if wanted.is_none() && (present.is_none() || stays) {
+        return String::new();
+    }
+    let path = format!("{table} {name}");
     // Adding the chain first makes the flush and the deletion safe.
-    let mut lines = vec![
-        format!(
-            "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}"
-        ),
-        format!("flush chain {path}"),
-    ];
-    match (wanted, present) {
-        (Some(wanted), _) => lines.extend(wanted.iter().chain(foreign).map(rule)),
-        (None, None) => return Vec::new(),
-        (None, Some(_)) if foreign.is_empty() => lines.push(format!("delete chain {path}")),
-        (None, Some(_)) if !found.is_wrong => return Vec::new(),
-        (None, Some(_)) => lines.extend(foreign.into_iter().map(rule)),
+    let mut lines = format!(
+        "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}\nflush chain {path}\n"
+    );
+    if wanted.is_none() && foreign.is_empty() {
+        let _ = writeln!(lines, "delete chain {path}");
+    }
+    for rule in wanted.into_iter().flatten().chain(foreign) {
+        let rule = render_rule(family, chain.encapsulation(rules), rule);
+        let _ = writeln!(lines, "add rule {path}{rule}");
     }
     lines
 }
 
 /// One transaction that deletes a table.
-fn removal_of_table(family: &str, name: &str) -> String {
-    format!("add table {family} {name}\ndelete table {family} {name}\n")
+fn removal_of_table(table: &str) -> String {
+    format!("add table {table}\ndelete table {table}\n")
 }
 
 /// One transaction that removes a table of flannel, or the rules in it that no other daemon keeps,
 /// with a description; `None` if there is nothing to remove. The rules of the slot in use stay.
 pub(crate) fn removal(
-    (family, name): (&str, &str),
+    table: &str,
     slot: u16,
     others: &OtherDaemons,
     in_use: Option<u16>,
     listing: &Value,
 ) -> Option<(String, String)> {
     let is_used = in_use == Some(slot);
-    let chains = CHAINS.iter().filter(|chain| !chain.guard).map(|chain| chain.name);
-    let rules: Vec<&Value> = chains.flat_map(|chain| rules_of(listing, chain)).collect();
-    let stays = is_used
-        || others.slots.contains(&slot)
-        || rules.iter().any(|rule| others.keeps(named(rule)));
-    if !stays {
-        return Some((removal_of_table(family, name), format!("table {family} {name}")));
-    }
-    let left = rules.into_iter().filter(|rule| others.is_left(named(rule), is_used));
+    let chains = CHAINS.iter().filter(|chain| !chain.guard);
+    let rules = chains.flat_map(|chain| rules_of(listing, chain.name));
+    let Some(left) = others.left(slot, is_used, rules, |rule| named(rule)) else {
+        return Some((removal_of_table(table), format!("table {table}")));
+    };
     let mut script: String =
-        left.filter_map(|rule| removal_of_rule(&format!("{family} {name}"), rule)).collect();
+        left.into_iter().filter_map(|rule| removal_of_rule(table, rule)).collect();
     // A guard that no daemon updates would drop the packets of new nodes.
     for (kind, plain) in GUARD_OBJECTS {
-        let goes = |object: &&Value| match slot_of(text(object, "name"), plain) {
-            None => false,
-            Some(0) => !is_used && !others.slots.contains(&slot),
-            // Before each daemon had a table, its guard had a number in the table of slot 0.
-            Some(number) => !is_used && slot == 0 && !others.slots.contains(&number),
-        };
-        for object in items(listing, kind).filter(goes) {
-            let path = format!("{family} {name} {}", text(object, "name"));
-            if kind == "chain" {
-                let _ = writeln!(script, "flush chain {path}");
+        for name in items(listing, kind).map(|object| text(object, "name")) {
+            let goes = match slot_of(name, plain) {
+                None => false,
+                Some(0) => !is_used && !others.slots.contains(&slot),
+                // Before each daemon had a table, its guard had a number in the table of slot 0.
+                Some(number) => !is_used && slot == 0 && !others.slots.contains(&number),
+            };
+            if goes && kind == "chain" {
+                let _ = writeln!(script, "flush chain {table} {name}");
             }
-            let _ = writeln!(script, "delete {kind} {path}");
+            if goes {
+                let _ = writeln!(script, "delete {kind} {table} {name}");
+            }
         }
     }
-    (!script.is_empty()).then(|| (script, format!("rules in table {family} {name}")))
+    (!script.is_empty()).then(|| (script, format!("rules in table {table}")))
 }
 
 /// The objects of a guard, in an order in which the kernel deletes them.
@@ -243,7 +251,7 @@ fn removal_of_rule(table: &str, rule: &Value) -> Option<String> {
 }
 
 /// `nft --check` must accept this script before the daemon uses random ports.
-pub(crate) fn probe(family: Family) -> String {
+pub(crate) fn probe_script(family: Family) -> String {
     let (family, _) = table(family);
     let name = "flannel-probe";
     format!(
@@ -251,16 +259,14 @@ pub(crate) fn probe(family: Family) -> String {
     )
 }
 
-fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule) -> String {
+fn render_rule(family: &str, encapsulation: Encapsulation, rule: &Rule) -> String {
     let mut out = match encapsulation {
-        None | Some(Encapsulation::None) => String::new(),
-        Some(Encapsulation::Ipip) => " ip protocol 4".to_owned(),
-        Some(udp @ Encapsulation::Udp { .. }) => {
-            match udp.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
-                [port] => format!(" udp dport {port}"),
-                ports => format!(" udp dport {{ {} }}", ports.join(", ")),
-            }
-        }
+        Encapsulation::None => String::new(),
+        Encapsulation::Ipip => " ip protocol 4".to_owned(),
+        Encapsulation::Udp { .. } => match encapsulation.port() {
+            Some(port) => format!(" udp dport {port}"),
+            None => format!(" udp dport {{ {} }}", join_values(&encapsulation.ports(), ", ")),
+        },
     };
     let not = |is: bool| if is { "" } else { "!= " };
     for condition in &rule.matches {
@@ -287,20 +293,10 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule) -> St
     out
 }
 
-/// True if flannel's table in the kernel contains exactly the given rules. `listing` is the output
-/// of `nft -j list table`, or `None` if the table does not exist.
-pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
-    let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
-}
-
-/// The rules that guard the encapsulation port do not count.
+/// True if flannel's table contains exactly the given rules, apart from those that guard the
+/// encapsulation port.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let bare = Ruleset { encap: None, ..rules.clone() };
-    let mut found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
-    found.chains.retain(|chain| !chain.is_guard());
-    found.same_chains(&bare)
+    TableState::read(listing, rules).is_right(rules, |chain| !chain.guard)
 }
 
 /// As a daemon's guard rules have counted them, in packets.
@@ -328,22 +324,18 @@ pub(crate) fn iptables_removal<'a>(
             let Some(slot) = slot_of_chain(of, name) else {
                 continue;
             };
-            let keeps = |rule: &Value| of != "raw" && others.keeps(named(rule));
-            if !others.slots.contains(&slot) && !rules_of(listing, name).any(keeps) {
+            // A guard belongs to no network.
+            let named = |rule: &&Value| if of == "raw" { (None, None) } else { named(rule) };
+            let Some(left) = others.left(slot, false, rules_of(listing, name), named) else {
                 let jumps = items(listing, "rule").filter(|rule| leads_to(rule, name));
                 rules.extend(jumps.filter_map(|rule| removal_of_rule(&table, rule)));
                 let _ = writeln!(chains, "flush chain {table} {name}\ndelete chain {table} {name}");
                 words.push(format!("table {table}: chain {name} and the jumps to it"));
-            } else if of != "raw" {
-                let left: Vec<String> = rules_of(listing, name)
-                    .filter(|rule| others.is_left(named(rule), false))
-                    .filter_map(|rule| removal_of_rule(&table, rule))
-                    .collect();
-                words.extend(
-                    (!left.is_empty())
-                        .then(|| format!("table {table}: {} rules in chain {name}", left.len())),
-                );
-                rules.extend(left);
+                continue;
+            };
+            if !left.is_empty() {
+                words.push(format!("table {table}: {} rules in chain {name}", left.len()));
+                rules.extend(left.into_iter().filter_map(|rule| removal_of_rule(&table, rule)));
             }
         }
     }
@@ -351,189 +343,146 @@ pub(crate) fn iptables_removal<'a>(
 }
 
 fn leads_to(rule: &Value, chain: &str) -> bool {
-    let parts = rule.get("expr").and_then(Value::as_array);
-    let mut targets = parts.into_iter().flatten().filter_map(|part| {
-        let jump = part.get("jump").or_else(|| part.get("goto"))?;
-        Some(text(jump, "target"))
-    });
-    targets.any(|target| target == chain)
+    array_at(rule, "expr")
+        .filter_map(|part| part.get("jump").or_else(|| part.get("goto")))
+        .any(|jump| text(jump, "target") == chain)
 }
 
-fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a Value> {
+fn rules_of<'a>(listing: &'a Value, chain: &str) -> impl Iterator<Item = &'a Value> {
     items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
-/// The source and the destination network that a rule matches, regardless of its other conditions.
+/// The networks that a rule matches, regardless of its other conditions.
 fn named(rule: &Value) -> Named {
-    let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
     let (mut source, mut destination) = (None, None);
-    for condition in matches.filter_map(|part| parse_match(part.get("match")?)) {
+    for condition in array_at(rule, "expr").filter_map(|part| parse_match(part.get("match")?)) {
         match condition {
-            Match::Source(is, net) => source = Some((is, net)),
-            Match::Destination(is, net) => destination = Some((is, net)),
+            Match::Source(_, net) => source = Some(net),
+            Match::Destination(_, net) => destination = Some(net),
             _ => {}
         }
     }
     (source, destination)
 }
 
-pub(crate) fn items<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    listing
-        .get("nftables")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(move |item| item.get(kind))
+pub(crate) fn items<'a>(listing: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
+    array_at(listing, "nftables").filter_map(move |item| item.get(kind))
+}
+
+/// Empty if the field is missing or has another type.
+fn array_at<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    value.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A chain in the kernel, with its current rules.
-#[derive(Debug)]
+/// The rules of a chain in the kernel.
+#[derive(Debug, Default)]
 struct FoundChain {
-    name: String,
     /// `None` for a rule with expressions that flannel does not write.
-    rules: Vec<Option<Rule>>,
-}
-
-impl FoundChain {
-    fn is_guard(&self) -> bool {
-        CHAINS.iter().any(|known| known.guard && self.name == known.name)
-    }
-
-    fn is_foreign(&self, rule: &Rule, others: &OtherDaemons) -> bool {
-        !self.is_guard() && others.is_foreign(rule.named())
-    }
-
+    own: Vec<Option<Rule>>,
     /// The rules of other networks.
-    fn foreign(&self, others: &OtherDaemons) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().flatten().filter(|rule| self.is_foreign(rule, others))
-    }
-
-    /// An unwanted chain stays as it is while it has rules of other networks.
-    fn is_right(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> bool {
-        let is_foreign =
-            |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| self.is_foreign(rule, others));
-        let Some(wanted) = wanted else {
-            return self.foreign(others).next().is_some();
-        };
-        let rules = self.rules.iter().filter(|rule| !is_foreign(rule));
-        rules.map(Option::as_ref).eq(wanted.iter().map(Some))
-    }
+    foreign: Vec<Rule>,
 }
 
 /// What flannel's table contains.
 #[derive(Debug, Default)]
 struct TableState {
-    chains: Vec<FoundChain>,
+    /// By the names in [`CHAINS`].
+    chains: BTreeMap<&'static str, FoundChain>,
     /// The table contains an object that the daemon cannot correct in place: an unknown chain, an
-    /// incorrect hook or a set of another type.
+    /// incorrect hook or a set of another type or with other elements than addresses.
     is_wrong: bool,
-    /// The set of peers, if it exists, and its addresses, if all are valid.
-    peers: Option<Option<BTreeSet<IpAddr>>>,
-    /// The counter of packets from unknown senders.
-    unknown_senders: Option<u64>,
+    /// The addresses in the set of peers, if it exists.
+    peers: Option<BTreeSet<IpAddr>>,
 }
 
 impl TableState {
-    fn read(listing: &Value, rules: &Ruleset) -> Self {
+    fn read(listing: Option<&Value>, rules: &Ruleset) -> Self {
         let mut found = Self::default();
-        items(listing, "chain").for_each(|chain| found.add_chain(chain, rules));
-        items(listing, "rule").for_each(|rule| found.add_rule(rule, rules));
-        for set in items(listing, "set").filter(|set| text(set, "name") == PEERS) {
-            found.add_peers(set, rules.family);
+        let Some(listing) = listing else {
+            return found;
+        };
+        for chain in items(listing, "chain") {
+            let name = text(chain, "name");
+            let mut former = CHAINS.iter().filter_map(|known| slot_of(name, known.name));
+            if former.any(|slot| slot != 0 && rules.others.slots.contains(&slot)) {
+                // The guard of a running daemon without a table of its own.
+                continue;
+            }
+            let known = CHAINS.iter().find(|known| known.name == name);
+            found.is_wrong |= !known.is_some_and(|known| known.is_like(chain));
+            if let Some(known) = known {
+                found.chains.insert(known.name, FoundChain::read(known, listing, rules));
+            }
         }
-        found.unknown_senders = unknown_senders(listing);
+        for set in items(listing, "set").filter(|set| text(set, "name") == PEERS) {
+            found.peers =
+                array_at(set, "elem").map(|ip| plain(ip).as_str()?.parse().ok()).collect();
+            found.is_wrong |= text(set, "type") != rules.family.pick("ipv4_addr", "ipv6_addr")
+                || set.get("flags").is_some()
+                || found.peers.is_none();
+        }
         found
     }
 
-    fn add_chain(&mut self, chain: &Value, rules: &Ruleset) {
-        let name = text(chain, "name");
-        let mut former = CHAINS.iter().filter_map(|known| slot_of(name, known.name));
-        if former.any(|slot| slot != 0 && rules.others.slots.contains(&slot)) {
-            // The guard of a running daemon without a table of its own.
-            return;
-        }
-        self.is_wrong |= !CHAINS.iter().any(|known| {
-            (name, text(chain, "type"), text(chain, "hook"), text(chain, "policy"))
-                == (known.name, known.kind, known.hook, "accept")
-                && chain.get("prio").and_then(priority) == Some(known.priority)
-        });
-        self.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
-    }
-
-    fn add_rule(&mut self, rule: &Value, rules: &Ruleset) {
-        let name = text(rule, "chain");
-        if let Some(chain) = self.chains.iter_mut().find(|chain| chain.name == name) {
-            let encapsulation =
-                rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.encapsulation);
-            chain.rules.push(parse(rule, encapsulation));
-        }
-    }
-
-    fn add_peers(&mut self, set: &Value, family: Family) {
-        self.is_wrong |= text(set, "type") != family.pick("ipv4_addr", "ipv6_addr")
-            || set.get("flags").is_some();
-        let elements =
-            set.get("elem").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        self.peers =
-            Some(elements.iter().map(|element| plain(element).as_str()?.parse().ok()).collect());
-    }
-
-    fn chain(&self, name: &str) -> Option<&FoundChain> {
-        self.chains.iter().find(|chain| chain.name == name)
-    }
-
-    /// Does not compare the sets of peers.
-    fn same_chains(&self, rules: &Ruleset) -> bool {
-        let same = |known: &Chain| match (self.chain(known.name), known.wanted(rules)) {
-            (Some(found), wanted) => found.is_right(wanted, &rules.others),
+    /// The chains of a kind are as desired.
+    fn is_right(&self, rules: &Ruleset, kind: impl Fn(&Chain) -> bool) -> bool {
+        let is_right = |known: &Chain| match (self.chains.get(known.name), known.wanted(rules)) {
             (None, wanted) => wanted.is_none(),
+            // An unwanted chain stays as it is while it has rules of other networks.
+            (Some(found), None) => !found.foreign.is_empty(),
+            (Some(found), Some(wanted)) => {
+                found.own.iter().map(Option::as_ref).eq(wanted.iter().map(Some))
+            }
         };
-        !self.is_wrong && CHAINS.iter().all(same)
+        !self.is_wrong && CHAINS.iter().filter(|known| kind(known)).all(is_right)
     }
 }
 
-fn parse(rule: &Value, encapsulation: Option<Encapsulation>) -> Option<Rule> {
-    let mut matches = Vec::new();
-    let mut verdict = None;
-    let mut counted = false;
-    let mut expressions = rule.get("expr")?.as_array()?.iter();
-    if let Some(encapsulation) = encapsulation
+impl FoundChain {
+    fn read(known: &Chain, listing: &Value, rules: &Ruleset) -> Self {
+        let mut found = Self::default();
+        for rule in rules_of(listing, known.name) {
+            match parse_rule(rule, known.encapsulation(rules)) {
+                Some(parsed) if !known.guard && rules.others.is_foreign(named(rule)) => {
+                    found.foreign.push(parsed);
+                }
+                own => found.own.push(own),
+            }
+        }
+        found
+    }
+}
+
+fn parse_rule(rule: &Value, encapsulation: Encapsulation) -> Option<Rule> {
+    let (mut matches, mut verdict, mut counted) = (Vec::new(), None, false);
+    let mut expressions = array_at(rule, "expr");
+    if !encapsulation.is_none()
         && !matches_encapsulated(expressions.next()?.get("match")?, encapsulation)?
     {
         return None;
     }
     for expression in expressions {
-        if let Some(condition) = expression.get("match") {
-            matches.push(parse_match(condition)?);
-        } else if expression.get("return").is_some() {
-            verdict = Some(Verdict::Return);
-        } else if expression.get("accept").is_some() {
-            verdict = Some(Verdict::Accept);
-        } else if expression.get("drop").is_some() {
-            verdict = Some(Verdict::Drop);
-        } else if expression.get("notrack").is_some() {
-            verdict = Some(Verdict::Notrack);
-        } else if let Some(masquerade) = expression.get("masquerade") {
-            // nft prints one flag as a string, several as a list.
-            let flags = masquerade.get("flags");
-            let random = match flags {
-                None => false,
-                Some(Value::String(flag)) => flag == "fully-random",
-                Some(Value::Array(flags)) => flags.as_slice() == [Value::from("fully-random")],
-                Some(_) => return None,
-            };
-            if flags.is_some() && !random {
-                return None;
+        let (kind, value) = expression.as_object()?.iter().next()?;
+        match kind.as_str() {
+            "match" => matches.push(parse_match(value)?),
+            "counter" => counted |= value.as_str() == Some(UNKNOWN_SENDERS),
+            "return" => verdict = Some(Verdict::Return),
+            "accept" => verdict = Some(Verdict::Accept),
+            "drop" => verdict = Some(Verdict::Drop),
+            "notrack" => verdict = Some(Verdict::Notrack),
+            "masquerade" => {
+                let flags = value.get("flags");
+                let random = flags.and_then(only_flag) == Some("fully-random");
+                if flags.is_some() && !random {
+                    return None;
+                }
+                verdict = Some(Verdict::Masquerade(random));
             }
-            verdict = Some(Verdict::Masquerade(random));
-        } else if let Some(counter) = expression.get("counter") {
-            counted |= counter.as_str() == Some(UNKNOWN_SENDERS);
-        } else {
-            return None;
+            _ => return None,
         }
     }
     if matches.contains(&Match::UnknownSender) != counted {
@@ -542,9 +491,17 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>) -> Option<Rule> {
     Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
 }
 
+/// Depending on its version, nft prints one flag as a string or as a list; `None` for several.
+fn only_flag(flags: &Value) -> Option<&str> {
+    match flags.as_array().map(Vec::as_slice) {
+        Some([flag]) => flag.as_str(),
+        _ => flags.as_str(),
+    }
+}
+
 /// The nft condition matches exactly the packets of this encapsulation.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
-    let payload = condition.get("left")?.get("payload")?;
+    let payload = condition.pointer("/left/payload")?;
     let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
     let right = condition.get("right")?;
     Some(match encapsulation {
@@ -573,28 +530,23 @@ fn parse_match(condition: &Value) -> Option<Match> {
         _ => return None,
     };
     let (left, right) = (condition.get("left")?, condition.get("right")?);
-    if let Some(masked) = left.get("&").and_then(Value::as_array) {
-        let mark = masked.first()?.get("meta")?.get("key")?.as_str()? == "mark";
-        let bits = bits(masked.get(1)?)?;
-        return (mark && is && self::bits(right)? == bits).then_some(Match::Mark(bits));
+    if let Some(key) = left.pointer("/&/0/meta/key") {
+        let mask = bits(left.pointer("/&/1")?)?;
+        return (key == "mark" && is && bits(right)? == mask).then_some(Match::Mark(mask));
     }
     if let Some(fib) = left.get("fib") {
-        // Depending on its version, nft prints one flag as a string or as a list.
-        let flags = fib.get("flags")?;
-        let flag = flags
-            .as_str()
-            .or_else(|| flags.as_array().filter(|flags| flags.len() == 1)?.first()?.as_str())?;
+        let flag = only_flag(fib.get("flags")?)?;
         return match (is, text(fib, "result"), right.as_str()?, flag) {
             (true, "type", "local", "saddr") => Some(Match::LocalSource),
             (true, "type", "local", "daddr") => Some(Match::LocalDestination),
             _ => None,
         };
     }
-    let field = left.get("payload")?.get("field")?.as_str()?;
+    let field = left.pointer("/payload/field")?.as_str()?;
     if right.as_str().and_then(|name| name.strip_prefix('@')) == Some(PEERS) {
         return (field == "saddr" && !is).then_some(Match::UnknownSender);
     }
-    let net = network(right)?;
+    let net = parse_network(right)?;
     match field {
         "saddr" => Some(Match::Source(is, net)),
         "daddr" => Some(Match::Destination(is, net)),
@@ -624,7 +576,7 @@ fn bits(value: &Value) -> Option<u32> {
     }
 }
 
-fn network(value: &Value) -> Option<IpNet> {
+fn parse_network(value: &Value) -> Option<IpNet> {
     match value.get("prefix") {
         Some(prefix) => IpNet::new(
             prefix.get("addr")?.as_str()?.parse().ok()?,

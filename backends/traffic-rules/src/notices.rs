@@ -1,97 +1,78 @@
-//! Receives the kernel's notifications about changes of nf_tables, by this daemon and by other programs.
+//! Receives the kernel's notifications about changes of nf_tables, by this daemon and by other
+//! programs, and lists its chains. The kernel's list shows whether a program's listing is complete.
 
+use crate::nftables_text::slot_of_table;
 use netlink::uapi::NETLINK_NETFILTER;
-use netlink::wire::{inside, text};
-use netlink::{Notified, Received, Subscription};
+use netlink::wire::{read_nested, read_text};
+use netlink::{Client, KernelError, Message, Query, Received, Subscription, family_number};
 use types::Family;
 
 /// The notification group NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
-const GROUP: u32 = 1 << (7 - 1);
+const GROUP: i32 = 1 << (7 - 1);
 
 /// NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const SUBSYSTEM: u16 = 10;
+/// NFT_MSG_GETCHAIN.
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 /// NFT_MSG_NEWGEN: the message that ends a transaction and contains no change of rules.
 const GENERATION: u16 = 15;
 
-/// A change of an nf_tables object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change<'a> {
-    pub table: &'a str,
-    /// The changed chain, or the chain with the changed rule; otherwise empty.
-    pub chain: &'a str,
-}
-
-/// kube-proxy's rules for Services change constantly in a cluster with many of them.
+/// A subscription to changes of nf_tables. If the kernel refuses it, it is opened later.
 #[must_use]
-pub fn is_of_services(change: &Change<'_>) -> bool {
-    change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
+pub fn subscribe_to_rules() -> Subscription {
+    Subscription::open(NETLINK_NETFILTER, GROUP)
 }
 
-/// True for the nftables tables of flannel's daemons.
+/// A change of rules, except those for Services: kube-proxy changes them constantly in a cluster with
+/// many of them.
 #[must_use]
-pub fn is_of_nftables(change: &Change<'_>) -> bool {
-    let slot = |family| crate::nftables_text::slot_of_table(family, change.table);
-    Family::ALL.into_iter().any(|family| slot(family).is_some())
+pub fn is_apart_from_services(message: &Received<'_>) -> bool {
+    changed_chain(message)
+        .is_some_and(|(table, chain)| table != "kube-proxy" && !chain.starts_with("KUBE-"))
 }
 
-/// The object that a message announces or lists.
-pub(crate) fn decode_change<'a>(message: &Received<'a>) -> Option<Change<'a>> {
+/// A change of the nftables tables of flannel's daemons.
+#[must_use]
+pub fn is_of_nftables(message: &Received<'_>) -> bool {
+    changed_chain(message).is_some_and(|(table, _)| {
+        Family::ALL.into_iter().any(|family| slot_of_table(family, table).is_some())
+    })
+}
+
+/// The table of the object that a message announces or lists, and its chain: the object itself, or
+/// the chain of a rule; otherwise empty.
+fn changed_chain<'a>(message: &Received<'a>) -> Option<(&'a str, &'a str)> {
     let (subsystem, kind) = (message.kind >> 8, message.kind & 0xff);
     if subsystem != SUBSYSTEM || kind == GENERATION {
         return None;
     }
     // The attributes follow a header of 4 bytes (struct nfgenmsg).
     let attributes = message.body.get(4..)?;
-    let name = |attribute| inside(attributes, attribute).map_or("", text);
+    let name = |attribute| read_nested(attributes, attribute).map_or("", read_text);
     let chain = match kind {
         3 | 5 => 3,
         6 | 8 => 2,
         _ => 0,
     };
-    Some(Change { table: name(1), chain: name(chain) })
+    Some((name(1), name(chain)))
 }
 
-/// A subscription to changes of nf_tables that opens itself again after an error.
-pub struct Notices {
-    subscription: Subscription,
-    /// True if a change is relevant to the subscriber.
-    matters: fn(&Change<'_>) -> bool,
+/// The kernel's chains, each with its table. A kernel without nf_tables has none.
+pub(crate) fn list_chains(family: Family) -> Result<Vec<(String, String)>, KernelError> {
+    // struct nfgenmsg
+    let message = Message::new(GET_CHAIN, 0, &[family_number(family), 0, 0, 0]);
+    let mut query = Query::new("nf_tables chains", message);
+    query.absent = &[libc::EINVAL, libc::EOPNOTSUPP];
+    Client::open_protocol(NETLINK_NETFILTER)?.dump(&query, |message| {
+        changed_chain(message).map(|(table, chain)| (table.to_owned(), chain.to_owned()))
+    })
 }
 
-impl Notices {
-    /// If the kernel refuses the subscription, it is opened later.
-    #[must_use]
-    pub fn open(matters: fn(&Change<'_>) -> bool) -> Self {
-        Self { subscription: Subscription::open(NETLINK_NETFILTER, GROUP), matters }
-    }
-
-    /// False while only periodic checks find changes.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.subscription.is_open()
-    }
-
-    /// Waits until the kernel announces a relevant change, or may have missed one.
-    pub async fn next(&mut self) {
-        let matters = self.matters;
-        self.subscription
-            .wait(|message| decode_change(message).is_some_and(|change| matters(&change)))
-            .await;
-    }
-
-    /// Consumes all queued notifications. A burst of changes that overflows the socket's queue
-    /// rarely concerns flannel's rules.
-    pub fn drain(&mut self) -> Notified {
-        let matters = self.matters;
-        self.subscription
-            .take_queued(|message| decode_change(message).is_some_and(|change| matters(&change)))
-    }
-}
-
-/// Never ends if `notices` is `None`.
-pub async fn wait_for_notice(notices: &mut Option<Notices>) {
-    match notices {
-        Some(notices) => notices.next().await,
+/// Waits until flannel's tables change, or a change may have been missed. Never ends if the
+/// subscription is `None`.
+pub async fn wait_for_nftables(subscription: &mut Option<Subscription>) {
+    match subscription {
+        Some(subscription) => subscription.wait(is_of_nftables).await,
         None => std::future::pending().await,
     }
 }
@@ -99,6 +80,7 @@ pub async fn wait_for_notice(notices: &mut Option<Notices>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netlink::Notified;
     use std::io::Write;
     use std::process::{Command, Stdio};
 
@@ -121,21 +103,20 @@ mod tests {
     #[test]
     fn lost_notifications_are_no_change_of_ours() {
         in_namespace(async || {
-            let mut notices = Notices::open(is_of_nftables);
-            notices.subscription.shrink_receive_buffer().unwrap();
+            let mut notices = subscribe_to_rules();
+            notices.shrink_receive_buffer().unwrap();
             nft("add table ip nat\nadd chain ip nat KUBE-SVC-A\n");
-            let _ = notices.drain();
+            let _ = notices.take_queued(is_of_nftables);
             nft(&"add rule ip nat KUBE-SVC-A accept\n".repeat(2000));
-            assert_eq!(notices.drain(), Notified::Lost);
-            assert_eq!(notices.drain(), Notified::Nothing);
+            assert_eq!(notices.take_queued(is_of_nftables), Notified::Lost);
+            assert_eq!(notices.take_queued(is_of_nftables), Notified::Nothing);
         });
     }
 
     #[test]
     fn service_changes_are_distinguished_from_other_changes() {
         in_namespace(async || {
-            let mut all =
-                [Notices::open(is_of_nftables), Notices::open(|change| !is_of_services(change))];
+            let (mut ours, mut others) = (subscribe_to_rules(), subscribe_to_rules());
             for (script, changed) in [
                 ("add table ip kube-proxy; add chain ip kube-proxy services", [false, false]),
                 (
@@ -155,8 +136,9 @@ mod tests {
                 ("delete table ip nat", [false, true]),
             ] {
                 nft(script);
-                let found = all.each_mut().map(|notices| notices.drain() == Notified::Change);
-                assert_eq!(found, changed, "{script}");
+                let found =
+                    [ours.take_queued(is_of_nftables), others.take_queued(is_apart_from_services)];
+                assert_eq!(found.map(|found| found == Notified::Change), changed, "{script}");
             }
         });
     }

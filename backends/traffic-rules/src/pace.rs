@@ -1,7 +1,7 @@
 //! Limits how often the daemon lists rules of the kernel, which takes long in a cluster with thousands of Services.
 
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use nix::sys::time::TimeValLike;
 use std::time::{Duration, Instant};
 
 /// The interval between listings is so many times the processor time of a listing.
@@ -33,15 +33,9 @@ impl Cost {
 
 /// Counts this process and its child processes that have ended.
 fn processor_time() -> Duration {
-    let of = |time: TimeVal| {
-        Duration::from_micros(
-            u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or(0),
-        )
-    };
-    let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
-        .into_iter()
-        .filter_map(|who| getrusage(who).ok());
-    usages.map(|usage| of(usage.user_time()) + of(usage.system_time())).sum()
+    let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].map(getrusage);
+    let times = usages.into_iter().flatten().map(|usage| usage.user_time() + usage.system_time());
+    Duration::from_micros(times.map(|time| time.num_microseconds().unsigned_abs()).sum())
 }
 
 /// Until the next listing, from the cost of the last one.

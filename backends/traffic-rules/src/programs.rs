@@ -1,15 +1,17 @@
 //! Finds the iptables programs, chooses the variant nft or legacy, and runs iptables and nft with a deadline.
 
 pub use super::error::ProgramError;
-use super::iptables_text::{self, lists, others};
-use super::kernel_listing::chains;
+use super::iptables_text::{self, lists_table, others};
 use super::nftables_text;
+use super::notices::list_chains;
 use super::rules::{OtherDaemons, TABLES};
-use super::words;
+use crate::error::XTABLES_LOCK;
 pub use crate::variant::Variant;
+use std::fmt::Display;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -37,49 +39,33 @@ static XTABLES: Mutex<()> = Mutex::const_new(());
 /// The programs of one IP family and one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
-    pub family: Family,
-    /// Prints the rules, such as iptables-save.
-    pub save: PathBuf,
-    /// Replaces rules, such as iptables-restore. It commits each table separately.
-    pub restore: PathBuf,
+    pub(crate) family: Family,
+    /// The name or the path of `iptables`. The names of its companions begin with it.
+    pub command: String,
     pub variant: Variant,
 }
 
 impl Iptables {
-    fn named(family: Family, command: &str, variant: Variant) -> Self {
-        Self {
-            family,
-            save: format!("{command}-save").into(),
-            restore: format!("{command}-restore").into(),
-            variant,
-        }
-    }
-
     /// The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
     /// Fails if no variant is installed.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
-        let variant_of = async |command: &str| {
-            let save = format!("{command}-save");
-            let version = run(Path::new(&save), &["--version"], None).await?;
-            Ok(words::variant(&version))
-        };
         let is_unclear = |failure: &ProgramError| {
             matches!(failure, ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })
         };
-        // The names with a suffix stay valid when the system default is switched.
-        let names = [(Variant::Nft, "nft"), (Variant::Legacy, "legacy")]
-            .map(|(variant, suffix)| (variant, format!("{name}-{suffix}")));
         let system = variant_of(name).await;
         let mut found = Vec::new();
-        for (variant, own) in names {
+        // The names with a suffix stay valid when the system default is switched.
+        for (variant, suffix) in [(Variant::Nft, "nft"), (Variant::Legacy, "legacy")] {
+            let own = format!("{name}-{suffix}");
             let is_system = system.as_ref() == Ok(&variant);
-            match variant_of(&own).await {
-                Ok(_) => found.push((Self::named(family, &own, variant), is_system)),
+            let command = match variant_of(&own).await {
+                Ok(_) => own,
                 Err(failure) if is_unclear(&failure) => return Err(failure),
-                Err(_) if is_system => found.push((Self::named(family, name, variant), true)),
-                Err(_) => {}
-            }
+                Err(_) if is_system => name.to_owned(),
+                Err(_) => continue,
+            };
+            found.push((Self { family, command, variant }, is_system));
         }
         match system {
             Err(failure) if found.is_empty() || is_unclear(&failure) => Err(failure),
@@ -87,16 +73,18 @@ impl Iptables {
         }
     }
 
-    /// The path of the `iptables` command of this variant, for messages.
-    #[must_use]
-    pub fn command(&self) -> String {
-        let save = self.save.to_string_lossy();
-        save.strip_suffix("-save").unwrap_or(&save).to_owned()
+    /// The program that prints the rules.
+    fn save(&self) -> String {
+        format!("{}-save", self.command)
+    }
+
+    /// The program that replaces rules. It commits each table separately.
+    pub(crate) fn restore(&self) -> String {
+        format!("{}-restore", self.command)
     }
 
     /// The command's name and the variant, for log lines.
-    #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let name = self.family.pick("iptables", "ip6tables");
         format!("{name} ({})", self.variant)
     }
@@ -147,9 +135,8 @@ impl Iptables {
 
     /// Fails if the output lacks the chain.
     async fn list_chain(&self, table: &str, chain: &str) -> Result<String, ProgramError> {
-        let command = self.command();
         let args = ["-v", "-t", table, "-S", chain];
-        let reason = match run(Path::new(&command), &args, None).await {
+        let reason = match run_program(&self.command, &args, None).await {
             Ok(output) => {
                 let lines = iptables_text::as_saved(&output);
                 if lines.lines().any(|line| line.starts_with(&format!(":{chain} "))) {
@@ -163,7 +150,7 @@ impl Iptables {
         };
         let family = nftables_text::table_of(self.family, 0).0;
         Err(ProgramError::Unusable {
-            command,
+            command: self.command.clone(),
             why: format!(
                 "it lacks table {table}, chain {chain}{reason}; move rules of nft to a table of their own (`nft -a list table {family} {table}`)"
             ),
@@ -177,17 +164,17 @@ impl Iptables {
         let present = self.chains_in_kernel()?;
         let mut all = String::new();
         if self.variant == Variant::Legacy {
-            all = run(&self.save, &["-c"], None).await?;
+            all = run_program(&self.save(), &["-c"], None).await?;
         } else {
             for table in tables {
-                all.push_str(&run(&self.save, &["-c", "-t", table], None).await?);
+                all.push_str(&run_program(&self.save(), &["-c", "-t", table], None).await?);
             }
         }
         let mut expected = tables.iter().filter(|table| present.iter().any(|(of, _)| of == *table));
-        match expected.find(|table| !lists(&all, table)) {
+        match expected.find(|table| !lists_table(&all, table)) {
             None => Ok(all),
             Some(table) => Err(ProgramError::Unusable {
-                command: self.save.display().to_string(),
+                command: self.save(),
                 why: format!("it lacks table {table}"),
             }),
         }
@@ -197,40 +184,48 @@ impl Iptables {
     /// cannot list a table that contains rules of nft. The kernel lists no chains of the legacy
     /// variant.
     fn chains_in_kernel(&self) -> Result<Vec<(String, String)>, ProgramError> {
-        let found = match self.variant {
-            Variant::Nft => chains(self.family).map_err(|error| error.to_string()),
+        match self.variant {
+            Variant::Nft => {
+                list_chains(self.family).map_err(|error| no_tables(self.save(), &error))
+            }
             Variant::Legacy => legacy_tables(self.family)
                 .map(|tables| tables.into_iter().map(|table| (table, String::new())).collect())
-                .map_err(|error| error.to_string()),
-        };
-        // The programs ask the kernel in the same way, so a listing without this answer is none.
-        found.map_err(|why| ProgramError::Unusable {
-            command: self.save.display().to_string(),
-            why: format!("the kernel does not tell its tables: {why}"),
-        })
+                .map_err(|error| no_tables(self.save(), &error)),
+        }
     }
 
     /// Calls iptables-restore, which keeps all other chains.
-    pub async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
-        self.restore(&["--noflush", "-w", "5"], payload).await
+    pub(crate) async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
+        self.run_restore(&["--noflush", "-w", "5"], payload).await
     }
 
     /// Tests whether iptables and the kernel support random ports for masqueraded connections.
     /// Writes no rules.
-    pub async fn probe(&self) -> Result<(), ProgramError> {
+    pub(crate) async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
-        self.restore(&["--test", "--noflush", "-w", "5"], payload).await
+        self.run_restore(&["--test", "--noflush", "-w", "5"], payload).await
     }
 
-    async fn restore(&self, args: &[&str], payload: &str) -> Result<(), ProgramError> {
+    async fn run_restore(&self, args: &[&str], payload: &str) -> Result<(), ProgramError> {
         let _lock = if self.variant == Variant::Legacy { Some(XTABLES.lock().await) } else { None };
-        run(&self.restore, args, Some(payload)).await.map(|_| ())
+        run_program(&self.restore(), args, Some(payload)).await.map(drop)
     }
 }
 
+/// The variant of a command such as `iptables`.
+async fn variant_of(command: &str) -> Result<Variant, ProgramError> {
+    let version = run_program(&format!("{command}-save"), &["--version"], None).await?;
+    Ok(if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy })
+}
+
+/// The programs ask the kernel in the same way, so a listing without the kernel's answer is none.
+pub(crate) fn no_tables(command: String, error: &impl Display) -> ProgramError {
+    ProgramError::Unusable { command, why: format!("the kernel does not tell its tables: {error}") }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pick {
+pub(crate) struct Pick {
     /// The position of the chosen variant among the candidates.
     pub index: usize,
     pub why: &'static str,
@@ -238,22 +233,21 @@ pub struct Pick {
     pub warning: Option<String>,
 }
 
-/// Each candidate is a variant, the output of its `iptables-save`, and whether it is the system
-/// default.
-#[must_use]
-pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
+/// Each candidate has the output of its `iptables-save`, and whether it is the system default.
+pub(crate) fn pick_variant(candidates: &[(Iptables, String, bool)]) -> Option<Pick> {
     let nobody = OtherDaemons::default();
-    let score = |(_, saved, system): &(Variant, &str, bool)| {
-        let (chains, _) = others(saved);
+    let (mut scores, mut filled) = (Vec::new(), Vec::new());
+    for (Iptables { variant, .. }, saved, is_system) in candidates {
+        let (chains, rules) = others(saved);
         let has = |prefix: &str| chains.iter().any(|chain| chain.starts_with(prefix));
-        [
-            iptables_text::removal(saved, &nobody, None).is_some(),
-            has("KUBE-"),
-            has("DOCKER"),
-            *system,
-        ]
-    };
-    let scores: Vec<_> = candidates.iter().map(score).collect();
+        let has_ours = iptables_text::removal(saved, &nobody, None).is_some();
+        scores.push([has_ours, has("KUBE-"), has("DOCKER"), *is_system]);
+        match chains.get(..chains.len().min(3)) {
+            _ if rules == 0 => {}
+            Some(some @ [_, ..]) => filled.push(format!("{variant}: {}", some.join(", "))),
+            _ => filled.push(format!("{variant}: {rules} rules")),
+        }
+    }
     let (index, best) = scores.iter().enumerate().max_by_key(|(_, score)| **score)?;
     let reasons = [
         "it holds flannel's rules",
@@ -267,19 +261,6 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     };
     let why = (0..).zip(reasons).find(|(at, _)| is_only(*at));
     let why = why.map_or("it is the only installed variant", |(_, why)| why);
-    let filled: Vec<String> = candidates
-        .iter()
-        .filter_map(|(variant, saved, _)| {
-            let (chains, rules) = others(saved);
-            let some: Vec<&str> = chains.iter().copied().take(3).collect();
-            let text = if some.is_empty() {
-                format!("{variant}: {rules} rules")
-            } else {
-                format!("{variant}: {}", some.join(", "))
-            };
-            (rules > 0).then_some(text)
-        })
-        .collect();
     let warning = (filled.len() > 1).then(|| {
         format!(
             "both variants of iptables hold rules of other programs ({}), and every packet passes both variants; configure all programs to use the same variant (`update-alternatives --config iptables`)",
@@ -302,13 +283,13 @@ pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
 }
 
 /// As one transaction.
-pub async fn nft(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["-f", "-"], Some(script)).await.map(|_| ())
+pub(crate) async fn nft(script: &str) -> Result<(), ProgramError> {
+    run_program("nft", &["-f", "-"], Some(script)).await.map(drop)
 }
 
 /// Writes no rules.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["--check", "-f", "-"], Some(script)).await.map(|_| ())
+    run_program("nft", &["--check", "-f", "-"], Some(script)).await.map(drop)
 }
 
 /// `None` if the table does not exist.
@@ -316,38 +297,25 @@ pub async fn nft_table(
     family: &str,
     name: &str,
 ) -> Result<Option<serde_json::Value>, ProgramError> {
-    match run(Path::new("nft"), &["-j", "-a", "list", "table", family, name], None).await {
-        Ok(text) => {
-            let unusable =
-                |why: String| ProgramError::Unusable { command: "nft -j".to_owned(), why };
-            let listing =
-                serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
-            if nftables_text::items(&listing, "table").next().is_none() {
-                return Err(unusable(format!("it lacks table {family} {name}")));
-            }
-            Ok(Some(listing))
-        }
-        Err(ProgramError::NotFound { .. }) => Ok(None),
-        Err(why) => Err(why),
+    let text = match run_program("nft", &["-j", "-a", "list", "table", family, name], None).await {
+        Err(ProgramError::NotFound { .. }) => return Ok(None),
+        text => text?,
+    };
+    let unusable = |why: String| ProgramError::Unusable { command: "nft -j".to_owned(), why };
+    let listing = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+    if nftables_text::items(&listing, "table").next().is_none() {
+        return Err(unusable(format!("it lacks table {family} {name}")));
     }
+    Ok(Some(listing))
 }
 
 /// There is no shell, but a deadline. The result is the standard output.
-pub async fn run(
-    program: &Path,
+pub async fn run_program(
+    program: &str,
     args: &[&str],
     input: Option<&str>,
 ) -> Result<String, ProgramError> {
-    run_within(DEADLINE, program, args, input).await
-}
-
-async fn run_within(
-    deadline: Duration,
-    program: &Path,
-    args: &[&str],
-    input: Option<&str>,
-) -> Result<String, ProgramError> {
-    let name = format!("{} {}", program.display(), args.join(" ")).trim_end().to_owned();
+    let line = format!("{program} {}", args.join(" "));
     let mut command = Command::new(program);
     command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env("LC_ALL", "C");
@@ -356,13 +324,13 @@ async fn run_within(
         path.push(":/usr/local/sbin:/usr/sbin:/sbin");
         command.env("PATH", path);
     }
+    let lost = |error: io::Error| ProgramError::Lost { command: line.clone(), errno: error.into() };
     let work = async {
-        let mut child = command.spawn().map_err(|error| match Errno::from(error) {
-            Errno(libc::EAGAIN | libc::ENOMEM) => {
-                ProgramError::NoProcess { program: program.display().to_string() }
-            }
-            errno => {
-                ProgramError::Missing { program: program.display().to_string(), errno: Some(errno) }
+        let mut child = command.spawn().map_err(|error| {
+            let program = program.to_owned();
+            match Errno::from(error) {
+                Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess { program },
+                errno => ProgramError::Missing { program, errno },
             }
         })?;
         let stdin = child.stdin.take();
@@ -374,28 +342,22 @@ async fn run_within(
             Ok(())
         };
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let output = tokio::try_join!(write, read_limited(out), read_limited(err));
-        let lost =
-            |error: io::Error| ProgramError::Lost { command: name.clone(), errno: error.into() };
-        let ((), out, err) = output.map_err(lost)?;
+        let ((), out, err) =
+            tokio::try_join!(write, read_limited(out), read_limited(err)).map_err(lost)?;
         let status = child.wait().await.map_err(lost)?;
         if status.success() {
-            return Ok(String::from_utf8_lossy(&out).into_owned());
+            Ok(out)
+        } else {
+            Err(failure_of(program, line.clone(), status, &err))
         }
-        Err(words::failure(
-            &program.display().to_string(),
-            name.clone(),
-            status,
-            &String::from_utf8_lossy(&err),
-        ))
     };
-    tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
-        Err(ProgramError::TimedOut { command: name.clone(), seconds: deadline.as_secs() })
+    tokio::time::timeout(DEADLINE, work).await.unwrap_or_else(|_| {
+        Err(ProgramError::TimedOut { command: line.clone(), seconds: DEADLINE.as_secs() })
     })
 }
 
 /// Fails if the output exceeds the limit.
-async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
         pipe.take(OUTPUT).read_to_end(&mut bytes).await?;
@@ -403,17 +365,89 @@ async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8
     if bytes.len() as u64 == OUTPUT {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
-    Ok(bytes)
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Finds the reason in the error output in the C locale, because the exit codes of iptables and nft
+/// do not distinguish the causes.
+fn failure_of(program: &str, command: String, status: ExitStatus, words: &str) -> ProgramError {
+    let words = words.trim().to_owned();
+    if words.contains("xtables lock") {
+        ProgramError::Locked {
+            program: program.to_owned(),
+            holder: lock_holder(Path::new(XTABLES_LOCK)).unwrap_or_else(|| {
+                format!("another program (find it with `fuser -v {XTABLES_LOCK}`)")
+            }),
+        }
+    } else if program == "nft" && words.contains("No such file or directory") {
+        ProgramError::NotFound { command, status, words }
+    } else {
+        ProgramError::Refused { command, status, words }
+    }
+}
+
+/// The process that holds a lock of flock(2) on a file, as the kernel shows it to this process.
+fn lock_holder(file: &Path) -> Option<String> {
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let [_, "FLOCK", _, _, pid, place, ..] = *line.split_whitespace().collect::<Vec<_>>()
+        else {
+            return None;
+        };
+        (place.rsplit(':').next() == Some(&inode)).then_some(pid)
+    })?;
+    let process = Path::new("/proc").join(pid);
+    let user = process.metadata().ok()?.uid();
+    let program = std::fs::read_to_string(process.join("comm")).ok()?;
+    Some(format!("{:?} (pid {pid}, user {user})", program.trim_end()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use types::{Coded, Detail};
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn program_that_hangs_ends_at_the_deadline() {
-        let deadline = Duration::from_millis(100);
-        let asleep = run_within(deadline, Path::new("sleep"), &["60"], None).await;
+        let asleep = run_program("sleep", &["60"], None).await;
         assert!(matches!(asleep, Err(ProgramError::TimedOut { .. })));
+    }
+
+    #[test]
+    fn holder_of_a_lock_is_named() {
+        let path = std::env::temp_dir().join(format!("flannel-lock-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        assert_eq!(lock_holder(&path), None);
+        file.lock().unwrap();
+        let holder = lock_holder(&path).unwrap();
+        let user = nix::unistd::getuid();
+        let expected = format!("(pid {}, user {user})", std::process::id());
+        assert!(holder.ends_with(&expected), "{holder}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn failure_is_known_by_the_words_of_the_program() {
+        let failed = |program: &str, words: &str| {
+            failure_of(program, format!("{program} x"), ExitStatus::from_raw(4 << 8), words)
+        };
+        let lock = "Another app is currently holding the xtables lock; still 1s 0us time ahead to have a chance to grab the lock...\n";
+        let locked = failed("iptables-legacy-restore", lock);
+        assert_eq!(
+            (locked.code(), locked.detail()),
+            ("rules-locked", Detail::RulesLocked { file: "/run/xtables.lock".into() })
+        );
+        let absent = "Error: No such file or directory\nlist table ip nat\n              ^^^\n";
+        assert_eq!(failed("nft", absent).code(), "rules-object-missing");
+        // iptables prints this for a match or target that the kernel lacks.
+        assert_eq!(failed("iptables-restore", absent).code(), "rules-refused");
+        let refused = failed("nft", "Error: Could not process rule: Operation not supported\n");
+        assert_eq!(refused.code(), "rules-refused");
+        assert_eq!(
+            refused.to_string(),
+            "nft x failed with exit status: 4: Error: Could not process rule: Operation not supported"
+        );
     }
 }

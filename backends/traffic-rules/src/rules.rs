@@ -3,8 +3,9 @@
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use types::{Encapsulation, Family};
+use std::net::IpAddr;
+use std::time::Duration;
+use types::{Encapsulation, Family, Subnets};
 
 /// The tables of iptables in which flannel has chains.
 pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
@@ -60,6 +61,152 @@ pub enum UnknownSenders {
     Drop,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The networks of the cluster.
+    pub networks: Subnets,
+    /// This node's.
+    pub own: Subnets,
+    pub options: RuleOptions,
+    /// The daemon uses nftables instead of iptables.
+    pub nftables: bool,
+    /// The interval at which the daemon checks the iptables rules.
+    pub resync: Duration,
+    /// The encapsulation of pod packets, if other senders can forge them. With
+    /// `Encapsulation::None`, no guard is necessary.
+    pub encapsulation: Encapsulation,
+    /// This host's public addresses, and its addresses on the underlay.
+    pub hosts: BTreeSet<IpAddr>,
+    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the
+    /// same port.
+    pub peers: BTreeSet<IpAddr>,
+    /// The number in the names of this daemon's chains and tables.
+    pub slot: u16,
+    pub others: OtherDaemons,
+}
+
+impl Wanted {
+    /// The rules depend on the addresses of the other nodes.
+    #[must_use]
+    pub fn follows_peers(&self) -> bool {
+        !self.encapsulation.is_none() && self.options.guard.is_some()
+    }
+
+    /// The rules of each IP family that needs some.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use traffic_rules::Wanted;
+    /// use traffic_rules::rules::{GuardOptions, Match, OtherDaemons, RuleOptions, Verdict};
+    /// use types::{Encapsulation, Subnets};
+    ///
+    /// let wanted = Wanted {
+    ///     networks: Subnets::V4("10.244.0.0/16".parse()?),
+    ///     own: Subnets::V4("10.244.1.0/24".parse()?),
+    ///     options: RuleOptions {
+    ///         masquerade: true,
+    ///         fully_random: false,
+    ///         masquerade_inbound: false,
+    ///         non_masquerade: Vec::new(),
+    ///         forward: false,
+    ///         forward_insert: false,
+    ///         guard: GuardOptions::default(),
+    ///     },
+    ///     nftables: false,
+    ///     resync: Duration::from_secs(5),
+    ///     encapsulation: Encapsulation::None,
+    ///     hosts: Default::default(),
+    ///     peers: Default::default(),
+    ///     slot: 0,
+    ///     others: OtherDaemons::default(),
+    /// };
+    /// let rules = wanted.rulesets().pop().unwrap();
+    /// let last = rules.masquerade.unwrap().pop().unwrap();
+    /// assert_eq!(last.verdict, Verdict::Masquerade(false));
+    /// assert_eq!(last.matches[0], Match::Source(true, "10.244.0.0/16".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rulesets(&self) -> Vec<Ruleset> {
+        let mut others = self.others.clone();
+        others.own.extend(self.networks.nets());
+        let ruleset = |family| {
+            let pods = self.networks.of(family).zip(self.own.of(family));
+            let rules = Ruleset {
+                family,
+                masquerade: pods
+                    .filter(|_| self.options.masquerade)
+                    .map(|(network, own)| masquerade(network, own, &self.options)),
+                forward: pods.filter(|_| self.options.forward).map(|(network, _)| {
+                    vec![
+                        rule([Match::Source(true, network)], Verdict::Accept),
+                        rule([Match::Destination(true, network)], Verdict::Accept),
+                    ]
+                }),
+                forward_insert: self.options.forward_insert,
+                encap: self.guard(family, pods),
+                slot: self.slot,
+                others: others.clone(),
+            };
+            (pods.is_some() || rules.encap.is_some()).then_some(rules)
+        };
+        Family::ALL.into_iter().filter_map(ruleset).collect()
+    }
+
+    /// `pods` are the pod network and this node's subnet; `None` if the cluster has no pods of this
+    /// IP family. The result is `None` if no option is set, or if the IP family does not use the
+    /// encapsulation.
+    fn guard(&self, family: Family, pods: Option<(IpNet, IpNet)>) -> Option<Encap> {
+        let (encapsulation, guard) = (self.encapsulation, self.options.guard);
+        let of_family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
+            addresses.iter().filter(|ip| Family::from(*ip) == family).copied().collect()
+        };
+        let hosts = of_family(&self.hosts);
+        // Packets of one family may be encapsulated in the other.
+        let has_ends = pods.is_some() || !hosts.is_empty();
+        let is_other_family = family.is_v6() && encapsulation == Encapsulation::Ipip;
+        if encapsulation.is_none() || is_other_family || !has_ends {
+            return None;
+        }
+        // If the node network lies inside the pod network, nodes must not be mistaken for pods.
+        let within = pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
+        let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+        if guard.notrack {
+            incoming.push(rule([Match::LocalDestination], Verdict::Notrack));
+            outgoing.push(match pods {
+                Some((network, _)) if !within => {
+                    rule([Match::Destination(false, network), Match::LocalSource], Verdict::Notrack)
+                }
+                _ => rule([Match::LocalSource], Verdict::Notrack),
+            });
+        }
+        if guard.bar_pods
+            && let Some((network, own)) = pods
+        {
+            let from = Match::Source(true, if within { own } else { network });
+            incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
+            // A node's bridge address lies inside the network, and sockets also listen on it.
+            incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
+        }
+        let verdict = match guard.unknown_senders {
+            UnknownSenders::Off => None,
+            UnknownSenders::Count => Some(Verdict::Count),
+            UnknownSenders::Drop => Some(Verdict::Drop),
+        };
+        if let Some(verdict) = verdict {
+            incoming.push(rule([Match::LocalDestination, Match::UnknownSender], verdict));
+        }
+        // This host's own address is no peer: any user here can send packets with it.
+        let peers = verdict.map(|_| of_family(&self.peers));
+        (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap {
+            encapsulation,
+            incoming,
+            outgoing,
+            peers,
+        })
+    }
+}
+
 /// The rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
@@ -92,11 +239,9 @@ pub struct OtherDaemons {
     pub slots: BTreeSet<u16>,
 }
 
-/// The network, and whether the rule matches addresses inside (true) or outside of it (false).
-type NetMatch = Option<(bool, IpNet)>;
-
-/// The source and the destination that a rule matches.
-pub(crate) type Named = (NetMatch, NetMatch);
+/// The source and the destination network that a rule names, also if it matches the addresses outside
+/// of it.
+pub(crate) type Named = (Option<IpNet>, Option<IpNet>);
 
 /// Daemons without slots (Go flannel, and flannel-rs before the slots) write the rules of several
 /// networks into the chains of slot 0.
@@ -109,30 +254,56 @@ impl OtherDaemons {
 
     /// The rule belongs to one of this daemon's networks.
     pub(crate) fn is_own(&self, (source, destination): Named) -> bool {
-        let is_own = |named: NetMatch| named.is_some_and(|(_, net)| self.own.contains(&net));
         // An exception of another network may name ours as its destination.
         let is_inside = || match (source, destination) {
-            (Some((_, from)), Some((_, to))) => to.contains(&from),
+            (Some(from), Some(to)) => to.contains(&from),
             _ => true,
         };
-        is_own(source) || is_own(destination) && is_inside()
+        is_among(source, &self.own) || is_among(destination, &self.own) && is_inside()
     }
 
     /// The rule belongs to a network that is not this daemon's.
     pub(crate) fn is_foreign(&self, named: Named) -> bool {
-        named.0.or(named.1).is_some() && !self.is_own(named)
+        named != (None, None) && !self.is_own(named)
     }
 
     /// The rule belongs to a network that another daemon serves, or may serve.
     pub(crate) fn keeps(&self, named: Named) -> bool {
-        let is_served = |named: NetMatch| named.is_some_and(|(_, net)| self.served.contains(&net));
+        let is_served = |named| is_among(named, &self.served);
         self.is_foreign(named) && (self.unknown || is_served(named.0) || is_served(named.1))
     }
 
     /// The rule belongs to no network that a daemon serves outside the chains of the slot in use.
     pub(crate) fn is_left(&self, named: Named, in_use: bool) -> bool {
-        named.0.or(named.1).is_some() && !self.keeps(named) && !(in_use && self.is_own(named))
+        named != (None, None) && !self.keeps(named) && !(in_use && self.is_own(named))
     }
+
+    /// The rules to remove from a slot's chain that stays; `None` if the whole chain goes.
+    pub(crate) fn left<T>(
+        &self,
+        slot: u16,
+        in_use: bool,
+        rules: impl Iterator<Item = T>,
+        named: impl Fn(&T) -> Named,
+    ) -> Option<Vec<T>> {
+        let mut rules: Vec<T> = rules.collect();
+        if !in_use
+            && !self.slots.contains(&slot)
+            && !rules.iter().any(|rule| self.keeps(named(rule)))
+        {
+            return None;
+        }
+        rules.retain(|rule| self.is_left(named(rule), in_use));
+        Some(rules)
+    }
+}
+
+fn is_among(named: Option<IpNet>, networks: &BTreeSet<IpNet>) -> bool {
+    named.is_some_and(|net| networks.contains(&net))
+}
+
+pub(crate) fn join_values<T: ToString>(values: &BTreeSet<T>, separator: &str) -> String {
+    values.iter().map(T::to_string).collect::<Vec<_>>().join(separator)
 }
 
 /// The name of a daemon's chain or table. Those of slot 0 have Go flannel's names.
@@ -166,27 +337,13 @@ pub struct Encap {
 
 impl Ruleset {
     #[must_use]
-    pub fn empty(family: Family) -> Self {
-        Self {
-            family,
-            masquerade: None,
-            forward: None,
-            forward_insert: false,
-            encap: None,
-            slot: 0,
-            others: OtherDaemons::default(),
-        }
-    }
-
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// A rule counts encapsulated packets from unknown senders.
-    #[must_use]
-    pub fn counts_unknown_senders(&self) -> bool {
-        self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
+    /// The known senders of encapsulated packets, if rules count packets from others.
+    pub(crate) fn peers(&self) -> Option<&BTreeSet<IpAddr>> {
+        self.encap.as_ref()?.peers.as_ref()
     }
 
     /// Serves kernels and programs without support for random ports.
@@ -206,20 +363,6 @@ pub struct Rule {
     /// A packet must fulfil all of them.
     pub matches: Vec<Match>,
     pub verdict: Verdict,
-}
-
-impl Rule {
-    pub(crate) fn named(&self) -> Named {
-        let (mut source, mut destination) = (None, None);
-        for condition in &self.matches {
-            match condition {
-                Match::Source(is, net) => source = Some((*is, *net)),
-                Match::Destination(is, net) => destination = Some((*is, *net)),
-                _ => {}
-            }
-        }
-        (source, destination)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,109 +398,6 @@ pub enum Verdict {
 /// kube-proxy sets it on packets that it masquerades.
 const KUBE_MARK: u32 = 0x4000;
 
-/// Masquerade and forward rules, for the whole pod network and this node's subnet.
-///
-/// ```
-/// use ipnet::IpNet;
-/// use traffic_rules::rules::{GuardOptions, Match, RuleOptions, Verdict, ruleset};
-///
-/// let options = RuleOptions {
-///     masquerade: true,
-///     fully_random: false,
-///     masquerade_inbound: false,
-///     non_masquerade: Vec::new(),
-///     forward: false,
-///     forward_insert: false,
-///     guard: GuardOptions::default(),
-/// };
-/// let network: IpNet = "10.244.0.0/16".parse()?;
-/// let rules = ruleset(network, "10.244.1.0/24".parse()?, &options);
-/// let last = rules.masquerade.unwrap().pop().unwrap();
-/// assert_eq!(last.verdict, Verdict::Masquerade(false));
-/// assert_eq!(last.matches[0], Match::Source(true, network));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use]
-pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
-    let family = Family::from(network);
-    Ruleset {
-        family,
-        masquerade: options.masquerade.then(|| masquerade(network, own, options)),
-        forward: options.forward.then(|| {
-            vec![
-                rule([Match::Source(true, network)], Verdict::Accept),
-                rule([Match::Destination(true, network)], Verdict::Accept),
-            ]
-        }),
-        forward_insert: options.forward_insert,
-        others: OtherDaemons { own: [network].into(), ..OtherDaemons::default() },
-        ..Ruleset::empty(family)
-    }
-}
-
-/// Both ends of the tunnels of one IP family.
-#[derive(Clone, Copy, Debug)]
-pub struct Ends<'a> {
-    /// What identifies encapsulated packets.
-    pub encapsulation: Encapsulation,
-    /// The pod network and this node's subnet; `None` if the cluster has no pods of this IP family.
-    pub pods: Option<(IpNet, IpNet)>,
-    /// This host's addresses on the node network.
-    pub hosts: &'a BTreeSet<IpAddr>,
-    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the
-    /// same port.
-    pub peers: &'a BTreeSet<IpAddr>,
-}
-
-/// Ignores addresses of the other IP family. `None` if no option is set, or if the IP family does
-/// not use the encapsulation.
-#[must_use]
-pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
-    if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
-        return None;
-    }
-    let of_family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
-        addresses.iter().filter(|ip| Family::from(*ip) == family).copied().collect()
-    };
-    let hosts = of_family(ends.hosts);
-    // If the node network lies inside the pod network, nodes must not be mistaken for pods.
-    let within = ends.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
-    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
-    if guard.notrack {
-        incoming.push(rule([Match::LocalDestination], Verdict::Notrack));
-        outgoing.push(match ends.pods {
-            Some((network, _)) if !within => {
-                rule([Match::Destination(false, network), Match::LocalSource], Verdict::Notrack)
-            }
-            _ => rule([Match::LocalSource], Verdict::Notrack),
-        });
-    }
-    if guard.bar_pods
-        && let Some((network, own)) = ends.pods
-    {
-        let from = Match::Source(true, if within { own } else { network });
-        incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
-        // A node's bridge address lies inside the network, and sockets also listen on it.
-        incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
-    }
-    let verdict = match guard.unknown_senders {
-        UnknownSenders::Off => None,
-        UnknownSenders::Count => Some(Verdict::Count),
-        UnknownSenders::Drop => Some(Verdict::Drop),
-    };
-    incoming.extend(
-        verdict.map(|verdict| rule([Match::LocalDestination, Match::UnknownSender], verdict)),
-    );
-    // This host's own address is no peer: any user here can send packets with it.
-    let peers = verdict.map(|_| of_family(ends.peers));
-    (!incoming.is_empty() || !outgoing.is_empty()).then_some(Encap {
-        encapsulation: ends.encapsulation,
-        incoming,
-        outgoing,
-        peers,
-    })
-}
-
 fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
     let (from, to) = (|net| Match::Source(true, net), |net| Match::Destination(true, net));
     let (not_from, not_to) =
@@ -372,17 +412,14 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
         // and clients from outside reach this node's pods under theirs.
         rule([not_from(network), to(own)], Verdict::Return),
     ];
-    let same_family = |net: &&IpNet| {
-        matches!((net, &network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)))
-    };
-    rules.extend(
-        options
-            .non_masquerade
-            .iter()
-            .filter(same_family)
-            .map(|net| rule([from(network), to(*net)], Verdict::Return)),
+    let family = Family::from(network);
+    let exceptions = options.non_masquerade.iter().filter(|net| Family::from(*net) == family);
+    rules.extend(exceptions.map(|net| rule([from(network), to(*net)], Verdict::Return)));
+    let multicast = family.pick(
+        IpNet::new_assert([224, 0, 0, 0].into(), 4),
+        IpNet::new_assert([0xff00_u16, 0, 0, 0, 0, 0, 0, 0].into(), 8),
     );
-    rules.push(rule([from(network), not_to(multicast(network))], masquerade));
+    rules.push(rule([from(network), not_to(multicast)], masquerade));
     if options.masquerade_inbound {
         rules.push(rule([not_from(network), to(network)], masquerade));
     }
@@ -391,13 +428,4 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
 
 fn rule<const N: usize>(matches: [Match; N], verdict: Verdict) -> Rule {
     Rule { matches: matches.to_vec(), verdict }
-}
-
-fn multicast(like: IpNet) -> IpNet {
-    match like {
-        IpNet::V4(_) => IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
-        IpNet::V6(_) => {
-            IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8))
-        }
-    }
 }

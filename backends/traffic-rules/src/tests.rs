@@ -1,9 +1,11 @@
-use super::iptables_text::payload;
+use super::iptables_text::restore_input;
 use super::nftables_text;
 use super::programs::Variant;
-use super::rules::{Ends, GuardOptions, RuleOptions, Ruleset, UnknownSenders, guard, ruleset};
+use super::rules::{Encap, GuardOptions, RuleOptions, Ruleset, UnknownSenders};
 use super::*;
 use ipnet::IpNet;
+use std::net::IpAddr;
+use std::time::Duration;
 use types::{Dual, Encapsulation, Family};
 
 fn options() -> RuleOptions {
@@ -136,14 +138,7 @@ fn golden_rules() {
             networks: Dual::from_options(v4("FLANNEL_NETWORK"), v6("FLANNEL_IPV6_NETWORK"))
                 .unwrap(),
             own: Dual::from_options(v4("FLANNEL_SUBNET"), v6("FLANNEL_IPV6_SUBNET")).unwrap(),
-            options,
-            nftables: false,
-            resync: Duration::from_secs(60),
-            encapsulation: Encapsulation::None,
-            hosts: BTreeSet::new(),
-            peers: BTreeSet::new(),
-            slot: 0,
-            others: OtherDaemons::default(),
+            ..wanted_of(Family::V4, options)
         };
         let (v4, v6) = capture
             .split_once("# ip6tables -t nat")
@@ -151,7 +146,7 @@ fn golden_rules() {
             .unwrap();
         for rules in wanted.rulesets() {
             let golden = saved(rules.family.pick(&v4, &v6));
-            assert_eq!(payload(&rules, &golden), None, "{case}");
+            assert_eq!(restore_input(&rules, &golden), None, "{case}");
             let ours = written(&rules, EMPTY);
             let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
             assert_eq!(sorted(&ours), sorted(&golden), "{case}");
@@ -159,9 +154,34 @@ fn golden_rules() {
     }
 }
 
-fn rules_of(family: Family, options: &RuleOptions) -> Ruleset {
+/// Without a guard.
+fn wanted_of(family: Family, options: RuleOptions) -> Wanted {
     let (network, own) = networks(family);
-    ruleset(network, own, options)
+    Wanted {
+        networks: network.into(),
+        own: own.into(),
+        options,
+        nftables: false,
+        resync: Duration::from_secs(60),
+        encapsulation: Encapsulation::None,
+        hosts: BTreeSet::new(),
+        peers: BTreeSet::new(),
+        slot: 0,
+        others: OtherDaemons::default(),
+    }
+}
+
+fn rules_of(family: Family, options: &RuleOptions) -> Ruleset {
+    wanted_of(family, options.clone()).rulesets().remove(0)
+}
+
+fn no_rules(family: Family) -> Ruleset {
+    rules_of(family, &RuleOptions { masquerade: false, forward: false, ..options() })
+}
+
+/// `None` if the family has no rules.
+fn guard_of(wanted: &Wanted, family: Family) -> Option<Encap> {
+    wanted.rulesets().into_iter().find(|rules| rules.family == family)?.encap
 }
 
 fn rules() -> Ruleset {
@@ -185,7 +205,7 @@ fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
 
 /// What `iptables-save` prints after the rules were written to `saved`.
 fn written(rules: &Ruleset, saved: &str) -> String {
-    match payload(rules, saved) {
+    match restore_input(rules, saved) {
         Some(payload) => restored(saved, &payload),
         None => saved.to_owned(),
     }
@@ -198,7 +218,7 @@ fn non_masquerade_and_inbound() {
         masquerade_inbound: false,
         ..options()
     };
-    let text = payload(&rules_of(Family::V4, &chosen), EMPTY).unwrap();
+    let text = restore_input(&rules_of(Family::V4, &chosen), EMPTY).unwrap();
     assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
     assert!(!text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"), "{text}");
 }
@@ -211,9 +231,9 @@ fn insertion_moves_the_jump_to_the_front() {
     let after = written(&first, &with_reject);
     let forward: Vec<&str> = after.lines().filter(|line| line.starts_with("-A FORWARD")).collect();
     assert!(forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2, "{forward:?}");
-    assert_eq!(payload(&first, &after), None);
+    assert_eq!(restore_input(&first, &after), None);
     // An appended jump may be at any position.
-    assert_eq!(payload(&rules(), &with_reject), None);
+    assert_eq!(restore_input(&rules(), &with_reject), None);
 }
 
 /// What stays after the removal of all rules that neither another daemon nor the slot in use needs.
@@ -238,7 +258,7 @@ fn rules_of_old_versions_are_removed() {
         !after.contains("-A POSTROUTING -s 10.5.0.0/16")
             && after.contains("-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE")
     );
-    assert_eq!(payload(&rules(), &after), None);
+    assert_eq!(restore_input(&rules(), &after), None);
     let gone = cleared(&new, &nobody, None);
     assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
     assert_eq!(iptables_text::removal(&gone, &nobody, None), None);
@@ -246,19 +266,20 @@ fn rules_of_old_versions_are_removed() {
 
 /// Adds all guard rules for UDP port 8472.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
-    let ends = Ends {
+    let guard_options = guard_options(unknown_senders);
+    let wanted = Wanted {
         encapsulation: Encapsulation::udp(8472),
-        pods: Some(networks(rules.family)),
-        hosts: &addresses(&["192.168.56.101", "fd00:56::101"]),
-        peers: &addresses(peers),
+        hosts: addresses(&["192.168.56.101", "fd00:56::101"]),
+        peers: addresses(peers),
+        ..wanted_of(rules.family, RuleOptions { guard: guard_options, ..options() })
     };
-    Ruleset { encap: guard(rules.family, ends, guard_options(unknown_senders)), ..rules }
+    Ruleset { encap: guard_of(&wanted, rules.family), ..rules }
 }
 
 #[test]
 fn the_encapsulation_port_is_guarded() {
     let peers = ["192.168.56.102", "fd00:56::102"];
-    let text = payload(&guarded(rules(), UnknownSenders::Drop, &peers), EMPTY).unwrap();
+    let text = restore_input(&guarded(rules(), UnknownSenders::Drop, &peers), EMPTY).unwrap();
     let raw = text.split("*raw\n").nth(1).unwrap();
     let c = "-m comment --comment \"flanneld encap\"";
     assert_eq!(
@@ -279,31 +300,29 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(iptables_text::unknown_senders(&saved, 0), Some(7));
     assert_eq!(iptables_text::unknown_senders(raw, 0), None, "the output has no counts");
     // Without options there is no guard.
-    let no_addresses = BTreeSet::new();
-    let port = Ends {
-        encapsulation: Encapsulation::udp(8472),
-        pods: None,
-        hosts: &no_addresses,
-        peers: &no_addresses,
-    };
-    assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
+    let port =
+        Wanted { encapsulation: Encapsulation::udp(8472), ..wanted_of(Family::V4, options()) };
+    assert_eq!(guard_of(&port, Family::V4), None);
 }
 
 /// The node network lies inside the pod network.
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = addresses(&["10.5.200.1"]);
-    let ends = Ends {
+    let options = RuleOptions {
+        masquerade: false,
+        forward: false,
+        guard: guard_options(UnknownSenders::Off),
+        ..options()
+    };
+    let wanted = Wanted {
         encapsulation: Encapsulation::udp(8472),
-        pods: Some(networks(Family::V4)),
-        hosts: &hosts,
-        peers: &hosts,
+        hosts: hosts.clone(),
+        peers: hosts,
+        ..wanted_of(Family::V4, options)
     };
-    let rules = Ruleset {
-        encap: guard(Family::V4, ends, guard_options(UnknownSenders::Off)),
-        ..Ruleset::empty(Family::V4)
-    };
-    let text = payload(&rules, "").unwrap();
+    let rules = wanted.rulesets().remove(0);
+    let text = restore_input(&rules, "").unwrap();
     assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
     assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
 }
@@ -316,7 +335,14 @@ fn the_variant_is_picked_by_existing_rules() {
         // Another program's rule about our device is no rule of ours.
         "*filter\n-A INPUT -i flannel.1 -j DROP\n",
     );
-    let ours = payload(&rules(), EMPTY).unwrap();
+    let ours = restore_input(&rules(), EMPTY).unwrap();
+    let candidate = |variant, saved: &str, is_system| {
+        let programs = Iptables { family: Family::V4, command: String::new(), variant };
+        (programs, saved.to_owned(), is_system)
+    };
+    let both = |nft: &str, legacy: &str| {
+        [candidate(Variant::Nft, nft, true), candidate(Variant::Legacy, legacy, false)]
+    };
     // The rules in nf_tables (the system default), the rules in legacy, the expected choice, and whether a warning is expected.
     for (nft, legacy, picked, warned) in [
         (EMPTY, EMPTY, Variant::Nft, false),
@@ -329,24 +355,32 @@ fn the_variant_is_picked_by_existing_rules() {
         (plain, plain, Variant::Nft, true),
         (plain, EMPTY, Variant::Nft, false),
     ] {
-        let pick = pick(&[(Variant::Nft, nft, true), (Variant::Legacy, legacy, false)]).unwrap();
+        let pick = pick_variant(&both(nft, legacy)).unwrap();
         assert_eq!(
             (pick.index == 0, pick.warning.is_some()),
             (picked == Variant::Nft, warned),
             "{nft} {legacy} {pick:?}"
         );
     }
-    let both = pick(&[(Variant::Nft, docker, true), (Variant::Legacy, kube, false)]).unwrap();
-    let warning = both.warning.unwrap();
+    let warning = pick_variant(&both(docker, kube)).unwrap().warning.unwrap();
     assert!(
         warning.contains("nf_tables: DOCKER") && warning.contains("legacy: KUBE-SERVICES"),
         "{warning}"
     );
-    assert_eq!(pick(&[]), None);
+    assert_eq!(pick_variant(&[]), None);
     assert_eq!(
-        pick(&[(Variant::Legacy, EMPTY, false)]).unwrap().why,
+        pick_variant(&[candidate(Variant::Legacy, EMPTY, false)]).unwrap().why,
         "it is the only installed variant"
     );
+}
+
+/// Empty if the rules are in place.
+fn script_of(rules: &Ruleset, listing: Option<&serde_json::Value>) -> String {
+    nftables_text::update_script(rules, listing).unwrap_or_default()
+}
+
+fn are_in_place(rules: &Ruleset, listing: Option<&serde_json::Value>) -> bool {
+    nftables_text::update_script(rules, listing).is_none()
 }
 
 /// All listings that differ from this one in one detail: they lack a rule, chain or set, repeat a
@@ -433,22 +467,22 @@ fn nft_output_is_recognised() {
                 }
                 None => plain.clone(),
             };
-            let listing = in_namespace(&nftables_text::script(&rules, None), family);
-            let holds = |rules: &Ruleset| nftables_text::holds(rules, listing.as_ref());
-            assert!(holds(&rules), "{rules:?}\n{listing:?}");
+            let listing = in_namespace(&script_of(&rules, None), family);
+            let is_held = |rules: &Ruleset| are_in_place(rules, listing.as_ref());
+            assert!(is_held(&rules), "{rules:?}\n{listing:?}");
             for (what, changed) in listing.as_ref().map(changes).unwrap_or_default() {
-                assert!(!nftables_text::holds(&rules, Some(&changed)), "unnoticed: {what}");
+                assert!(!are_in_place(&rules, Some(&changed)), "unnoticed: {what}");
             }
             let mut other = rules.clone();
             if let Some(masquerade) = &mut other.masquerade {
                 masquerade.truncate(1);
-                assert!(!holds(&other));
+                assert!(!is_held(&other));
             }
             let mut other = rules.clone();
             if let Some(encap) = &mut other.encap {
-                assert!(!holds(&plain));
+                assert!(!is_held(&plain));
                 encap.encapsulation = Encapsulation::udp(1);
-                assert!(!holds(&other));
+                assert!(!is_held(&other));
             }
         }
     }
@@ -463,11 +497,11 @@ fn iptables_output_is_recognised() {
             let rules = guarded(rules_of(family, &options()), unknown_senders, &peers);
             for variant in ["nft", "legacy"] {
                 let command = format!("{}-{variant}", family.pick("iptables", "ip6tables"));
-                let payload_of_all = payload(&rules, "").unwrap();
+                let payload_of_all = restore_input(&rules, "").unwrap();
                 let saved = netns(&format!(
                     "{command}-restore --noflush <<'X'\n{payload_of_all}X\n{command}-save -c"
                 ));
-                assert_eq!(payload(&rules, &saved), None, "{command}\n{saved}");
+                assert_eq!(restore_input(&rules, &saved), None, "{command}\n{saved}");
                 assert_eq!(
                     iptables_text::unknown_senders(&saved, 0),
                     (unknown_senders != UnknownSenders::Off).then_some(0),
@@ -484,7 +518,7 @@ fn iptables_output_is_recognised() {
 /// Rulesets without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let plain = || rules_of(family, &options());
-    let empty = || Ruleset { others: plain().others, ..Ruleset::empty(family) };
+    let empty = || no_rules(family);
     [
         empty(),
         plain(),
@@ -504,15 +538,12 @@ fn nft_changes_any_rules_to_any_others() {
     for family in Family::ALL {
         let states = nft_states(family);
         for from in &states {
-            let first = nftables_text::script(from, None);
+            let first = script_of(from, None);
             let listing = in_namespace(&first, family);
             for to in &states {
-                let script = nftables_text::script(to, listing.as_ref());
-                let after = in_namespace(&format!("{first}{script}"), family);
-                assert!(
-                    nftables_text::holds(to, after.as_ref()),
-                    "{from:?}\n{to:?}\n{script}\n{after:?}"
-                );
+                let change = script_of(to, listing.as_ref());
+                let after = in_namespace(&format!("{first}{change}"), family);
+                assert!(are_in_place(to, after.as_ref()), "{from:?}\n{to:?}\n{change}\n{after:?}");
                 assert!(nftables_text::holds_except_encap(to, after.as_ref()));
                 let bare = |rules: &Ruleset| (rules.masquerade.is_some(), rules.forward.is_some());
                 assert_eq!(
@@ -534,16 +565,13 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     for family in Family::ALL {
         let (layer, name) = nftables_text::table_of(family, 0);
         let [.., old, new] = nft_states(family);
-        let script = nftables_text::script(
-            &new,
-            in_namespace(&nftables_text::script(&old, None), family).as_ref(),
-        );
+        let change = script_of(&new, in_namespace(&script_of(&old, None), family).as_ref());
         let (gone, fresh) = family.pick(
             ("192.168.56.103", "192.168.56.102, 192.168.56.104"),
             ("fd00:56::103", "fd00:56::104"),
         );
         assert_eq!(
-            script,
+            change,
             format!(
                 "delete element {layer} {name} peers {{ {gone} }}\nadd element {layer} {name} peers {{ {fresh} }}\n"
             )
@@ -555,7 +583,7 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
 /// other programs.
 #[test]
 fn nft_removes_the_iptables_set() {
-    let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
+    let ours = restore_input(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
     let script = format!(
         "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP; iptables-nft -t nat -A POSTROUTING -j FLANNEL-POSTRTG"
     );
@@ -589,11 +617,11 @@ fn everything_of_ours_is_cleared() {
             );
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), "").unwrap();
+        let ours = restore_input(&guarded(rules(), UnknownSenders::Drop, &[]), "").unwrap();
         sh(&format!(
             "iptables-nft-restore --noflush <<'X'\n{ours}X\niptables-legacy-restore --noflush <<'X'\n{ours}X\n\
              nft -f - <<'X'\n{}X\niptables-nft -A FORWARD -s 1.2.3.4 -j DROP\niptables-legacy -A FORWARD -s 1.2.3.5 -j DROP\nnft add table ip theirs",
-            nftables_text::script(&rules(), None)
+            script_of(&rules(), None)
         ));
         let all = || {
             sh("nft -s list ruleset 2>/dev/null; iptables-legacy-save; ip6tables-legacy-save")
@@ -627,13 +655,10 @@ fn everything_of_ours_is_cleared() {
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
-        let none = BTreeSet::new();
-        let ends =
-            Ends { encapsulation, pods: Some(networks(Family::V4)), hosts: &none, peers: &none };
-        Ruleset {
-            encap: guard(family, ends, guard_options(UnknownSenders::Count)),
-            ..Ruleset::empty(family)
-        }
+        let guard_options = guard_options(UnknownSenders::Count);
+        let options = RuleOptions { guard: guard_options, ..options() };
+        let wanted = Wanted { encapsulation, ..wanted_of(family, options) };
+        Ruleset { encap: guard_of(&wanted, family), ..no_rules(family) }
     };
     let several = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
     for (encapsulation, iptables, nft) in [
@@ -645,9 +670,9 @@ fn other_encapsulations_than_one_port_are_guarded() {
         assert!(saved.contains(&format!("-A PREROUTING {iptables} -m comment")), "{saved}");
         for name in ["4", "ipencap", "ipv4"] {
             let saved = saved.replace("-p 4 ", &format!("-p {name} "));
-            assert_eq!(payload(&rules, &saved), None, "{name}");
+            assert_eq!(restore_input(&rules, &saved), None, "{name}");
         }
-        let script = nftables_text::script(&rules, None);
+        let script = script_of(&rules, None);
         assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
     }
     let over_v6 = rules(Family::V6, Encapsulation::Ipip);
@@ -672,8 +697,8 @@ fn neighbours(unknown: bool) -> OtherDaemons {
 fn every_rule_of_go_flannel_belongs_to_its_network() {
     let others = neighbours(false);
     let named = |text: &str| {
-        let (is, net) = text.strip_prefix('!').map_or((true, text), |net| (false, net));
-        (!net.is_empty()).then(|| (is, net.parse().unwrap()))
+        let net = text.trim_start_matches('!');
+        (!net.is_empty()).then(|| net.parse().unwrap())
     };
     for (source, destination) in [
         ("10.5.0.0/16", ""),
@@ -714,10 +739,10 @@ fn rules_of_another_network_stay_in_chains_that_daemons_share() {
     // Before, between and behind this daemon's rules.
     for place in ["-A FLANNEL-POSTRTG -m mark ", own, "COMMIT\n*filter"] {
         let saved = written(&rules, EMPTY).replacen(place, &format!("{theirs}{place}"), 1);
-        assert_eq!(payload(&rules, &saved), None, "{place}");
+        assert_eq!(restore_input(&rules, &saved), None, "{place}");
         let damaged = saved.replace(own, "-A FLANNEL-POSTRTG -s 10.5.2.0/24 ");
         let mended = written(&rules, &damaged);
-        assert!(mended.contains(theirs) && payload(&rules, &mended).is_none(), "{mended}");
+        assert!(mended.contains(theirs) && restore_input(&rules, &mended).is_none(), "{mended}");
         let unwanted = Ruleset { masquerade: None, ..rules.clone() };
         assert!(written(&unwanted, &saved).contains(theirs));
         // The other daemon's network.
@@ -813,16 +838,12 @@ fn write_without_visible_effect_is_an_error_and_is_not_repeated() {
                 let path = format!("{}/{name}", folder.trim());
                 std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
                 sh(&format!("chmod +x {path}"));
-                path.into()
+                path
             };
-            program("iptables", list);
+            let command = program("iptables", list);
             let mut applier = Applier::new(false, Family::V4);
-            applier.pinned = Some(Iptables {
-                family: Family::V4,
-                save: program("iptables-save", ""),
-                restore: program("iptables-restore", restore),
-                variant: Variant::Nft,
-            });
+            applier.pinned = Some(Iptables { family: Family::V4, command, variant: Variant::Nft });
+            program("iptables-restore", restore);
             for _ in 0..3 {
                 let error = applier.apply_iptables(&rules()).await.unwrap_err();
                 assert!(
@@ -855,12 +876,7 @@ fn listing_without_a_chain_that_goes_is_complete() {
         let script = "nft flush ruleset; exec iptables-nft \"$@\"";
         std::fs::write(&command, format!("#!/bin/sh\n{script}\n")).unwrap();
         sh(&format!("chmod +x {command}"));
-        let programs = Iptables {
-            family: Family::V4,
-            save: format!("{command}-save").into(),
-            restore: "iptables-nft-restore".into(),
-            variant: Variant::Nft,
-        };
+        let programs = Iptables { family: Family::V4, command, variant: Variant::Nft };
         assert_eq!(programs.list(None).await.unwrap(), "");
         sh(&format!("rm -r {folder}"));
     });
@@ -870,10 +886,10 @@ fn listing_without_a_chain_that_goes_is_complete() {
 #[test]
 fn listing_of_own_chains_agrees_with_iptables_save() {
     isolated(async || {
-        let ours =
-            payload(&guarded(rules(), UnknownSenders::Count, &["192.168.56.102"]), "").unwrap();
+        let ours = restore_input(&guarded(rules(), UnknownSenders::Count, &["192.168.56.102"]), "")
+            .unwrap();
         let second = Ruleset { slot: 1, ..rules() };
-        let second = payload(&second, "").unwrap();
+        let second = restore_input(&second, "").unwrap();
         // Daemons without slots remove rules with this comment from the built-in chains.
         assert!(!second.contains("flanneld masq") && !second.contains("flanneld forward"));
         sh(&format!(
@@ -911,7 +927,7 @@ fn listing_of_own_chains_agrees_with_iptables_save() {
 fn cleanup_reports_what_no_program_could_look_at() {
     let (both, nothing) = (["nft", "iptables"], [""; 0]);
     let stub = |script: &str| format!("#!/bin/sh\n{script}\n");
-    for (what, broken, script, is_clean) in [
+    for (what, broken, stub_script, is_clean) in [
         ("without programs", both.as_slice(), None, false),
         ("programs that crash", &both, Some("kill -SEGV $$"), false),
         ("programs that do nothing", &both, Some("true"), false),
@@ -923,8 +939,8 @@ fn cleanup_reports_what_no_program_could_look_at() {
     ] {
         for written in ["iptables", "nft", ""] {
             isolated(async || {
-                let ours = payload(&rules(), "").unwrap();
-                let script_of_nft = nftables_text::script(&rules(), None);
+                let ours = restore_input(&rules(), "").unwrap();
+                let script_of_nft = script_of(&rules(), None);
                 match written {
                     "iptables" => sh(&format!("iptables-nft-restore --noflush <<'X'\n{ours}X\n")),
                     "nft" => sh(&format!("nft -f - <<'X'\n{script_of_nft}X\n")),
@@ -942,7 +958,7 @@ fn cleanup_reports_what_no_program_could_look_at() {
                         "nft" => "nft".to_owned(),
                         _ => format!("$(ls | grep tables) {legacy}"),
                     };
-                    let replace = script.map_or("rm -f $name".to_owned(), |script| {
+                    let replace = stub_script.map_or("rm -f $name".to_owned(), |script| {
                         format!("rm -f $name; printf '{}' >$name; chmod +x $name", stub(script))
                     });
                     sh(&format!("cd /usr/sbin; for name in {names}; do {replace}; done"));
@@ -983,7 +999,7 @@ fn rules_in_other_words_are_recognised() {
     ] {
         assert!(saved.contains(ours), "{ours}");
         let other = saved.replace(ours, theirs);
-        assert_eq!(payload(&guarded, &other), None, "{theirs}");
+        assert_eq!(restore_input(&guarded, &other), None, "{theirs}");
     }
     for changed in [
         saved.replace("0x4000/0x4000", "0x4000/0x4001"),
@@ -991,9 +1007,9 @@ fn rules_in_other_words_are_recognised() {
         saved.replace("-d 10.5.0.0/16", "-i eth0 -d 10.5.0.0/16"),
         saved.replace("10.5.1.0/24", "10.5.1.0/25"),
     ] {
-        assert!(payload(&guarded, &changed).is_some(), "{changed}");
+        assert!(restore_input(&guarded, &changed).is_some(), "{changed}");
     }
-    let listing = in_namespace(&nftables_text::script(&guarded, None), Family::V4).unwrap();
+    let listing = in_namespace(&script_of(&guarded, None), Family::V4).unwrap();
     let text = listing.to_string();
     for (ours, theirs) in [
         ("\"prio\":-300", "\"prio\":\"raw\""),
@@ -1003,6 +1019,6 @@ fn rules_in_other_words_are_recognised() {
     ] {
         assert!(text.contains(ours), "{ours} {text}");
         let other = serde_json::from_str(&text.replace(ours, theirs)).unwrap();
-        assert!(nftables_text::holds(&guarded, Some(&other)), "{theirs}");
+        assert!(are_in_place(&guarded, Some(&other)), "{theirs}");
     }
 }

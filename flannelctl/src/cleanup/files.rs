@@ -180,10 +180,10 @@ mod tests {
         let before = left(root.path());
         let mut dry = Report { dry_run: true, ..Report::default() };
         subnet_env(&file, &mut dry);
-        assert_eq!((left(root.path()), dry.removed), (before, 9));
+        assert_eq!((left(root.path()), dry.removed), (before, 10));
         let mut report = Report::default();
         subnet_env(&file, &mut report);
-        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 9, 0));
+        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 10, 0));
         let mut again = Report::default();
         subnet_env(&file, &mut again);
         assert_eq!((again.removed, again.complaints), (0, 0));

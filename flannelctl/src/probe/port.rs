@@ -123,15 +123,15 @@ fn route(to: SocketAddr) -> Result<Step> {
     let fate = Client::open().and_then(|mut client| look_up_fate(&mut client, to.ip()));
     let fate = fate.with_context(|| format!("cannot look up the route to {}", to.ip()))?;
     let way = |hop: &Hop| {
-        let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
-        format!("{}{via} dev {}", hop.net, hop.dev)
+        let via = hop.route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+        format!("{}{via} dev {}", hop.route.net, hop.dev)
     };
     Ok(match fate {
         Fate::Sent(hop) => step(StepName::Route, Outcome::Ok, way(&hop)),
         Fate::Dropped(Some(hop)) => step(
             StepName::Route,
             Outcome::Failed,
-            format!("a route drops the packet: {} in table {}", hop.net, hop.table),
+            format!("a route drops the packet: {} in table {}", hop.route.net, hop.route.table),
         ),
         Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops the packet"),
         Fate::NoRoute => step(StepName::Route, Outcome::Failed, "no route leads to the address"),

@@ -165,7 +165,7 @@ async fn ask_for_rival(host: &Host, underlay: &str) -> Option<Fact<Mac>> {
     let own: Vec<Mac> = interfaces.iter().filter_map(|interface| interface.mac).collect();
     let (index, from) = (link.index, link.mac?);
     let asked = tokio::task::spawn_blocking(move || {
-        netstate::host::arp::holders(index, from, &own, &[address], 1, ARP_TIMEOUT)
+        netstate::host::arp::find_holders(index, from, &own, &[address], 1, ARP_TIMEOUT)
     });
     match asked.await {
         Ok(Ok(others)) => Some(Fact::of(others.first().map(|(_, mac)| *mac))),

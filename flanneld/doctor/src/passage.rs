@@ -91,13 +91,8 @@ fn between_pods(
     };
     let bridge = Device::named(around.bridge.as_deref().unwrap_or(BRIDGE));
     let port = Some(Device::UnknownBut(&[]));
-    let own: Vec<Ranges> = network
-        .own
-        .nets()
-        .filter(|own| Family::from(own.addr()) == family)
-        .map(|own| Ranges::net(&own.trunc()))
-        .collect();
-    let own = if own.is_empty() { Ranges::net(net) } else { Ranges::union(&own) };
+    let own = Ranges::nets(network.own.nets().filter(|own| Family::from(own.addr()) == family));
+    let own = if own.is_empty() { Ranges::net(net) } else { own };
     let others = Ranges::net(net).and(&own.inverted());
     let mut all = Vec::new();
     for out in [true, false] {
@@ -146,26 +141,19 @@ pub(crate) fn of_tunnel(
     around: &Surroundings,
     pods: &[IpNet],
 ) -> Vec<Packet> {
-    let of_family = |net: &IpNet| Family::from(net.addr()) == family;
-    let peers: Vec<Ranges> = around
-        .peers
-        .iter()
-        .copied()
-        .map(IpNet::from)
-        .filter(of_family)
-        .map(|peer| Ranges::net(&peer))
-        .collect();
-    let near: Vec<Ranges> =
-        around.near.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
-    let source = match (peers.as_slice(), near.as_slice()) {
-        // Neither peers nor networks of the underlay are known, so the sender may have any address except a pod's.
-        ([], []) => {
-            let pods: Vec<Ranges> =
-                pods.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
-            Ranges::every_address(family).and(&Ranges::union(&pods).inverted())
-        }
-        ([], near) => Ranges::union(near),
-        (peers, _) => Ranges::union(peers),
+    let of_family = |nets: &mut dyn Iterator<Item = IpNet>| {
+        Ranges::nets(nets.filter(|net| Family::from(*net) == family))
+    };
+    let peers = of_family(&mut around.peers.iter().copied().map(IpNet::from));
+    let near = of_family(&mut around.near.iter().copied());
+    let source = if !peers.is_empty() {
+        peers
+    } else if !near.is_empty() {
+        near
+    } else {
+        // The sender may have any address except a pod's.
+        let pods = of_family(&mut pods.iter().copied());
+        Ranges::every_address(family).and(&pods.inverted())
     };
     let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
     let packet = Packet {

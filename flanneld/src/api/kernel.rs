@@ -1,7 +1,7 @@
 //! `GET /api/v1/routes`: compares the kernel with the desired state at each request.
 
 use jiff::Timestamp;
-use netstate::report::inspect::{Inspection, inspect};
+use netstate::report::inspect::{Inspection, inspect_kernel};
 use netstate::report::protocols::Protocols;
 use node_api::Rules;
 use node_api::routes::{Routes, SCHEMA};
@@ -44,7 +44,7 @@ pub(super) async fn routes(
     let at = Timestamp::now();
     // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
-        tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
+        tokio::task::spawn_blocking(move || inspect_kernel(&sighting, Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {
         return Err(late());
     };

@@ -317,6 +317,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         _ => Drifting::Other,
     };
     repaired
+        .lately(tokio::time::Instant::now())
         .into_iter()
         .map(|(key, times)| Drift {
             object: key.to_string(),

@@ -1,8 +1,7 @@
 //! The kernel module br_netfilter. Whenever it is missing, the daemon tries once to load it.
 
 use doctor::look::has_br_netfilter;
-use std::path::Path;
-use traffic_rules::programs::run;
+use traffic_rules::programs::run_program;
 
 /// Whether the daemon has tried to load the module.
 #[derive(Default)]
@@ -18,7 +17,7 @@ impl Module {
             *self = Self::default();
         } else if !self.tried {
             self.tried = true;
-            match run(Path::new("modprobe"), &["br_netfilter"], None).await {
+            match run_program("modprobe", &["br_netfilter"], None).await {
                 Ok(_) => tracing::info!(name = "br_netfilter", "loaded a kernel module"),
                 Err(why) => self.complaint = Some(why.to_string()),
             }

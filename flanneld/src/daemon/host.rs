@@ -54,8 +54,8 @@ impl Daemon {
         });
         requirement::check(&self.settings.node.require_backend, &config, &self.settings.store)
             .map_err(EndError::failed)?;
-        let backend =
-            backends::create(&self.setup(&config, &node).await).map_err(EndError::failed)?;
+        let backend = backends::create_backend(&self.setup(&config, &node).await)
+            .map_err(EndError::failed)?;
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, &self.settings.node.subnet_file);
         self.rights = retry::briefly(claim).await.map_err(EndError::failed)?;

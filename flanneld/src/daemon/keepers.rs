@@ -15,10 +15,11 @@ use crate::pod_probes::{self, PodProbing};
 use crate::traffic::{self, Keeper, Nodes};
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
-use backends::{Announced, Inputs, KeyRequests, Network, Underlay};
+use backends::{Announced, Inputs, KeyRequests, Underlay};
 use doctor::facts::store::NextConfig;
 use ipnet::IpNet;
 use probing::pods::PodPaths;
+use reconcile::Reconciler;
 use run_dir::{exit_report, subnet_env};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -207,10 +208,9 @@ impl Daemon {
     }
 
     /// Requests a new identity from the backend when an older node has this node's identity.
-    pub(super) fn keep_identity(&mut self, keys: Option<KeyRequests>, network: &RunningNetwork) {
-        if let Some(keys) = keys {
-            self.spawn_until_stop(renew_identity(network.readings.clone(), keys));
-        }
+    pub(super) fn keep_identity(&mut self, network: &RunningNetwork) {
+        let keys = self.key_requests.clone();
+        self.spawn_until_stop(renew_identity(network.readings.clone(), keys));
     }
 
     pub(super) fn keep_subnet_env(&mut self, network: &RunningNetwork) {
@@ -306,7 +306,7 @@ impl Daemon {
 
     pub(super) fn keep_kernel(
         &mut self,
-        running: Network,
+        reconciler: Reconciler,
         network: &RunningNetwork,
         announced: watch::Sender<Announced>,
     ) {
@@ -316,7 +316,7 @@ impl Daemon {
             stop: self.run.stop.clone(),
         };
         self.run.tasks.spawn(async move {
-            running.run(inputs, announced).await;
+            reconciler.run(inputs, announced).await;
             Ok(())
         });
     }

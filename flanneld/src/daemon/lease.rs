@@ -41,8 +41,8 @@ impl Daemon {
         let node_at = self.tell_node_apart(&node, info.is_some(), &found);
         if config != whole || node_at != node {
             // The families that this node lacks are left out.
-            backend =
-                backends::create(&self.setup(&config, &node_at).await).map_err(EndError::failed)?;
+            backend = backends::create_backend(&self.setup(&config, &node_at).await)
+                .map_err(EndError::failed)?;
         }
         if let Some(info) = &info {
             self.note_node_addresses(info, &found);

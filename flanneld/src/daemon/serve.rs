@@ -9,7 +9,9 @@ use super::tunnel::Tunnel;
 use crate::checks::{network, silence, vni};
 use crate::memory;
 use crate::network::RunningNetwork;
-use backends::{Backend, Network, Options, Underlay};
+use backends::status::NetworkHandle;
+use backends::{Backend, Options, Underlay, join_network};
+use reconcile::Reconciler;
 use std::sync::Arc;
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::{Lease, LeaseTable};
@@ -52,7 +54,7 @@ impl Daemon {
         self.health.carried_by(tunnel.devices.clone());
         let mesh = self.mesh(&node, &tunnel, &following.underlay);
 
-        let running =
+        let (reconciler, observer) =
             self.first_pass(backend, &node.lease, &following.underlay, &leases.table).await?;
         memory::trim();
         // The rules come before subnet.env: pods start once it exists, and rely on the rules.
@@ -77,8 +79,8 @@ impl Daemon {
             store: node.manager.counters(),
             next_config: self.keep_watch_of_config(&node),
             heard,
-            observer: running.observer(),
-            kernel_audit: Some(running.kernel_audit()),
+            observer,
+            kernel_audit: Some(reconciler.kernel_audit()),
             listens: tunnel.listens.clone(),
             written,
             set_sysctls: self.settings.node.set_sysctls,
@@ -92,13 +94,15 @@ impl Daemon {
         if let Some(mesh) = mesh {
             self.keep_probing(mesh, &node, &network, heard_out);
         }
-        self.keep_identity(tunnel.key_requests, &network);
+        if tunnel.profile.encrypts {
+            self.keep_identity(&network);
+        }
         self.keep_subnet_env(&network);
         self.keep_choice(&node, &network, tunnel.devices);
         self.keep_underlay(&node, &network, tunnel.profile.needs_links, ends.underlay);
         self.keep_families(&node, &network);
         let programmed = self.keep_ready(&network);
-        self.keep_kernel(running, &network, ends.announced);
+        self.keep_kernel(reconciler, &network, ends.announced);
         self.run.spawn(following.run(self.run.stop.clone()));
         self.keep_lease(node, ends.attrs, programmed);
         Ok(())
@@ -111,7 +115,7 @@ impl Daemon {
         lease: &Lease,
         underlay: &watch::Receiver<Underlay>,
         leases: &watch::Receiver<Arc<LeaseTable>>,
-    ) -> Result<Network, EndError> {
+    ) -> Result<(Reconciler, Arc<dyn NetworkHandle>), EndError> {
         if !backend.hands_over() {
             // An inherited device or socket that no backend takes over would conflict with its own.
             self.inherited.release();
@@ -119,12 +123,12 @@ impl Daemon {
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
         let options =
             Options { audit: self.settings.node.audit, blackhole: self.settings.rules.blackhole };
-        let network = Network::join(backend, lease.subnets, &present, &table, options)
+        let joined = join_network(backend, lease.subnets, &present, &table, options)
             .await
             .map_err(EndError::not_joined)?;
         self.inherited.release();
         let others = table.iter().filter(|other| other.subnets != lease.subnets);
         info!(count = others.count(), "leases of other nodes");
-        Ok(network)
+        Ok(joined)
     }
 }

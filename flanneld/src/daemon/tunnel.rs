@@ -1,6 +1,6 @@
 //! Properties of a backend that the daemon reads once, before the backend joins the network.
 
-use backends::{Backend, KeyRequests, Overlay};
+use backends::{Backend, Overlay};
 use std::collections::BTreeMap;
 use types::{Encapsulation, Profile};
 
@@ -16,7 +16,6 @@ pub(super) struct Tunnel {
     /// By device, for backends whose devices have one port each.
     pub listens: BTreeMap<String, u16>,
     pub overlay: Option<Overlay>,
-    pub key_requests: Option<KeyRequests>,
 }
 
 impl Tunnel {
@@ -30,7 +29,6 @@ impl Tunnel {
             devices: takes.devices,
             ports: takes.ports,
             overlay: backend.overlay(),
-            key_requests: backend.key_requests(),
         }
     }
 }

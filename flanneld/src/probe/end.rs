@@ -139,7 +139,7 @@ fn device(seen: &Seen) -> String {
 /// without a tunnel.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
-        Ok(Fate::Sent(hop)) => hop.source,
+        Ok(Fate::Sent(hop)) => hop.route.source,
         _ => None,
     };
     if seen.own.tunnel.is_some() {

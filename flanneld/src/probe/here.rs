@@ -16,7 +16,9 @@ const LOCAL: RouteKind = RouteKind::Other(2);
 pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
         Ok(Fate::Sent(hop))
-            if hop.kind != LOCAL && hop.via.is_none() && local.subnet.contains(&hop.net) =>
+            if hop.route.kind != LOCAL
+                && hop.route.via.is_none()
+                && local.subnet.contains(&hop.route.net) =>
         {
             Some(hop)
         }
@@ -26,7 +28,7 @@ pub(super) fn bridged(local: &Local) -> Option<&Hop> {
 
 /// True if the pod's address is one of this node itself.
 fn is_own(local: &Local) -> bool {
-    matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
+    matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.route.kind == LOCAL)
 }
 
 /// Only the first step if the kernel does not send packets for the pod to a bridge.
@@ -62,8 +64,9 @@ fn bridge(local: &Local) -> (Outcome, String) {
     match (&local.fate, bridged(local)) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (_, Some(hop)) => {
-            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
-            (Outcome::Ok, format!("{} dev {}{source}", hop.net, hop.dev))
+            let source =
+                hop.route.source.map(|source| format!(" from {source}")).unwrap_or_default();
+            (Outcome::Ok, format!("{} dev {}{source}", hop.route.net, hop.dev))
         }
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,

@@ -3,11 +3,11 @@
 use doctor::finding::Unknown;
 use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
-use netstate::host::lookup::{Fate, Neighbour, PeerStatus};
+use netstate::host::lookup::{Fate, Neighbour};
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::object::route::{RouteKind, RouteSpec};
-use netstate::object::wireguard_peer::PublicKey;
+use netstate::object::wireguard_peer::{PublicKey, SeenPeer};
 use netstate::object::{Key, Value};
 use probing::target::Target;
 use probing::verdict::{self, Evidence, judge_rounds};
@@ -31,7 +31,7 @@ pub(super) struct Seen {
     /// The peer's address in the FDB entry, if the lease requires one.
     pub fdb: Option<Result<Option<IpAddr>, KernelError>>,
     /// The WireGuard peer to which the kernel sends the subnet's packets, if the lease requires one.
-    pub tunnelled: Option<Result<Option<PeerStatus>, KernelError>>,
+    pub tunnelled: Option<Result<Option<SeenPeer>, KernelError>>,
     /// For the peer's underlay address.
     pub underlay: Result<Fate, KernelError>,
     pub replies: ProbeReplies,

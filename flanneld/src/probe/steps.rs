@@ -55,13 +55,13 @@ fn route(seen: &Seen) -> Step {
             ),
         ),
         (Ok(Fate::Sent(hop)), Some((net, route)))
-            if hop.dev == route.dev && hop.via == route.via =>
+            if hop.dev == route.dev && hop.route.via == route.via =>
         {
             (Outcome::Ok, format!("{net} {}", spec(route)))
         }
         (Ok(Fate::Sent(hop)), Some((net, _))) => {
-            let why = match hop.net.prefix_len() {
-                _ if by_rule(hop) => format!(": a rule leads to table {}", hop.table),
+            let why = match hop.route.net.prefix_len() {
+                _ if by_rule(hop) => format!(": a rule leads to table {}", hop.route.table),
                 0 => format!(": there is no route to {net}"),
                 _ => String::new(),
             };
@@ -119,20 +119,20 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
             format!("{net} belongs to {} on {dev}; the lease has {key}", other.key),
         ),
         Ok(Some(found)) => {
-            let endpoint = found.endpoint.map_or_else(
+            let endpoint = found.peer.endpoint.map_or_else(
                 || "without an endpoint".to_owned(),
                 |endpoint| format!("at {endpoint}"),
             );
-            let handshake = found.handshake.map_or_else(
+            let ago = found.session.handshake;
+            let handshake = ago.map_or_else(
                 || "no handshake yet".to_owned(),
                 |ago| format!("last handshake {} s ago", ago.as_secs()),
             );
-            let outcome =
-                match found.handshake.is_some_and(|ago| ago < SESSION) || seen.replies.through() {
-                    true => Outcome::Ok,
-                    false if address_fails => Outcome::NotAsked,
-                    false => Outcome::Failed,
-                };
+            let outcome = match ago.is_some_and(|ago| ago < SESSION) || seen.replies.through() {
+                true => Outcome::Ok,
+                false if address_fails => Outcome::NotAsked,
+                false => Outcome::Failed,
+            };
             (outcome, format!("{key} {endpoint}, {handshake}"))
         }
     };

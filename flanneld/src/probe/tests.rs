@@ -6,11 +6,12 @@ use super::seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use super::{end, report_no_ping, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
-use netstate::host::lookup::{Fate, Hop, Neighbour, PeerStatus};
+use netstate::host::Route;
+use netstate::host::lookup::{Fate, Hop, Neighbour};
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::object::route::{RouteKind, RouteSpec};
-use netstate::object::wireguard_peer::PublicKey;
+use netstate::object::wireguard_peer::{PublicKey, SeenPeer, Session, WireguardPeer};
 use netstate::object::{Key, Value};
 use node_api::probe::{Outcome, Step, StepName};
 use probing::target::Target;
@@ -38,17 +39,20 @@ fn dev(text: &str) -> LinkName {
 }
 
 fn hop(net: &str, via: Option<&str>, device: &str) -> Hop {
-    Hop {
+    let route = Route {
         net: net.parse().unwrap(),
         via: via.map(ip),
-        dev: LinkName::parse(device).unwrap_or_default(),
         index: 7,
-        source: None,
-        kind: RouteKind::Unicast,
         protocol: 4,
-        metric: 0,
         table: 254,
-    }
+        ..Route::default()
+    };
+    Hop { route, dev: LinkName::parse(device).unwrap_or_default() }
+}
+
+fn hop_with(mut hop: Hop, change: impl FnOnce(&mut Route)) -> Hop {
+    change(&mut hop.route);
+    hop
 }
 
 fn all(rtt_us: u32) -> Tally {
@@ -92,17 +96,16 @@ fn well() -> Seen {
         pod: Some(ip("10.244.3.7")),
         to: ip("10.244.3.7"),
         wanted,
-        fate: Ok(Fate::Sent(Hop {
-            protocol: 241,
-            ..hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1")
-        })),
+        fate: Ok(Fate::Sent(hop_with(
+            hop("10.244.3.0/24", Some("10.244.3.0"), "flannel.1"),
+            |route| route.protocol = 241,
+        ))),
         neighbour: Some(Ok(Neighbour::Known(MAC))),
         fdb: Some(Ok(Some(address))),
         tunnelled: None,
-        underlay: Ok(Fate::Sent(Hop {
-            source: Some(ip("192.0.2.1")),
-            ..hop("192.0.2.0/24", None, "eth1")
-        })),
+        underlay: Ok(Fate::Sent(hop_with(hop("192.0.2.0/24", None, "eth1"), |route| {
+            route.source = Some(ip("192.0.2.1"));
+        }))),
         replies: ProbeReplies {
             overlay: true,
             mtu: 1450,
@@ -169,6 +172,16 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
+/// `handshake` is the time in seconds since the last one.
+fn wireguard_peer(key: PublicKey, endpoint: &str, handshake: Option<u64>) -> SeenPeer {
+    SeenPeer {
+        key,
+        peer: WireguardPeer { endpoint: endpoint.parse().ok(), preshared: None, keepalive: 0 },
+        session: Session { handshake: handshake.map(Duration::from_secs), ..Session::default() },
+        allowed: Vec::new(),
+    }
+}
+
 /// The node sends only pings over the underlay.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
@@ -176,13 +189,10 @@ fn wireguard(handshake: Option<u64>) -> Seen {
     seen.wanted = Wanted::of(&[(Key::AllowedIp(dev("flannel-wg"), net), Value::AllowedIp(KEY))])
         .in_network(network);
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Encapsulation::udp(51820)));
-    let endpoint = "192.0.2.3:51820".parse().ok();
-    seen.tunnelled = Some(Ok(Some(PeerStatus {
-        key: KEY,
-        endpoint,
-        handshake: handshake.map(Duration::from_secs),
+    seen.tunnelled = Some(Ok(Some(wireguard_peer(KEY, "192.0.2.3:51820", handshake))));
+    seen.fate = Ok(Fate::Sent(hop_with(hop("10.244.0.0/16", None, "flannel-wg"), |route| {
+        route.protocol = 241;
     })));
-    seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));
     (seen.replies.underlay, seen.replies.hears_us_on_underlay) = (Tally::default(), None);
     if handshake.is_none() {
         let replies = &mut seen.replies;
@@ -303,8 +313,9 @@ fn route_cases() -> Vec<Case> {
         (
             "a rule",
             with(|seen| {
-                seen.fate =
-                    Ok(Fate::Sent(Hop { table: 100, ..hop("10.244.0.0/16", None, "eth0") }));
+                seen.fate = Ok(Fate::Sent(hop_with(hop("10.244.0.0/16", None, "eth0"), |route| {
+                    route.table = 100;
+                })));
             }),
             "x++++++",
             "table 100",
@@ -314,11 +325,13 @@ fn route_cases() -> Vec<Case> {
         (
             "the default route",
             with(|seen| {
-                seen.fate = Ok(Fate::Sent(Hop {
-                    protocol: 16,
-                    metric: 100,
-                    ..hop("0.0.0.0/0", Some("192.0.2.254"), "eth0")
-                }));
+                seen.fate = Ok(Fate::Sent(hop_with(
+                    hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"),
+                    |route| {
+                        route.protocol = 16;
+                        route.metric = 100;
+                    },
+                )));
             }),
             "x++++++",
             "proto dhcp metric 100",
@@ -336,10 +349,10 @@ fn route_cases() -> Vec<Case> {
         (
             "a blackhole",
             with(|seen| {
-                seen.fate = Ok(Fate::Dropped(Some(Hop {
-                    kind: RouteKind::Blackhole,
-                    ..hop("10.244.3.0/25", None, "")
-                })));
+                seen.fate =
+                    Ok(Fate::Dropped(Some(hop_with(hop("10.244.3.0/25", None, ""), |route| {
+                        route.kind = RouteKind::Blackhole;
+                    }))));
             }),
             "x++++++",
             "blackhole 10.244.3.0/25",
@@ -616,10 +629,10 @@ fn unanswered_cases() -> Vec<Case> {
 /// A whole path, and WireGuard paths.
 fn wireguard_cases() -> Vec<Case> {
     let with_peer = |peer| Seen { tunnelled: Some(Ok(peer)), ..wireguard(None) };
-    let other =
-        PeerStatus { key: PublicKey([8; 32]), endpoint: None, handshake: Some(Duration::ZERO) };
+    let other = wireguard_peer(PublicKey([8; 32]), "", Some(0));
     // The blackhole of the whole network drops the packets.
-    let blackhole = Hop { kind: RouteKind::Blackhole, ..hop("10.244.0.0/16", None, "") };
+    let blackhole =
+        hop_with(hop("10.244.0.0/16", None, ""), |route| route.kind = RouteKind::Blackhole);
     vec![
         (
             "vxlan",
@@ -820,9 +833,16 @@ fn local_cases() -> Vec<LocalCase> {
         neighbour: Ok(neighbour),
         pinged: Some(Ok(pinged)),
     };
-    let bridge =
-        || Fate::Sent(Hop { source: Some(ip("10.244.1.1")), ..hop("10.244.1.0/24", None, "cni0") });
-    let own = || Fate::Sent(Hop { kind: RouteKind::Other(2), ..hop("10.244.1.7/32", None, "lo") });
+    let bridge = || {
+        Fate::Sent(hop_with(hop("10.244.1.0/24", None, "cni0"), |route| {
+            route.source = Some(ip("10.244.1.1"));
+        }))
+    };
+    let own = || {
+        Fate::Sent(hop_with(hop("10.244.1.7/32", None, "lo"), |route| {
+            route.kind = RouteKind::Other(2);
+        }))
+    };
     let away = || Fate::Sent(hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"));
     vec![
         (

@@ -44,34 +44,40 @@ pub(super) fn spec(route: &RouteSpec) -> String {
 
 /// As `ip route` prints it.
 pub(super) fn route(hop: &Hop) -> String {
-    let kind = match hop.kind {
+    let kind = match hop.route.kind {
         RouteKind::Blackhole => "blackhole ",
         UNREACHABLE => "unreachable ",
         PROHIBIT => "prohibit ",
         _ => "",
     };
-    let net = if hop.net.prefix_len() == 0 { "default".to_owned() } else { hop.net.to_string() };
-    let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let net = if hop.route.net.prefix_len() == 0 {
+        "default".to_owned()
+    } else {
+        hop.route.net.to_string()
+    };
+    let via = hop.route.via.map(|via| format!(" via {via}")).unwrap_or_default();
     let nowhere = !kind.is_empty() || hop.dev.as_str().is_empty();
     let dev = if nowhere { String::new() } else { format!(" dev {}", hop.dev) };
-    let table = if by_rule(hop) { format!(" table {}", hop.table) } else { String::new() };
-    let metric = if hop.metric == 0 { String::new() } else { format!(" metric {}", hop.metric) };
+    let table = if by_rule(hop) { format!(" table {}", hop.route.table) } else { String::new() };
+    let metric =
+        if hop.route.metric == 0 { String::new() } else { format!(" metric {}", hop.route.metric) };
     format!(
         "{kind}{net}{via}{dev}{table} proto {}{metric}",
-        Protocols::default().name(hop.protocol)
+        Protocols::default().name(hop.route.protocol)
     )
 }
 
 /// True if the kernel uses the route's table only because of a routing rule.
 pub(super) fn by_rule(hop: &Hop) -> bool {
-    !matches!(hop.table, 0 | MAIN | LOCAL)
+    !matches!(hop.route.table, 0 | MAIN | LOCAL)
 }
 
 /// With the outgoing interface and the source address: `192.0.2.3 by eth1 from 192.0.2.1`.
 pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {
-            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
+            let source =
+                hop.route.source.map(|source| format!(" from {source}")).unwrap_or_default();
             format!("{to} by {}{source}", hop.dev)
         }
         _ => to.to_string(),

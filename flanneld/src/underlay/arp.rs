@@ -69,7 +69,7 @@ async fn ask(
     let enough = enough.min(asked.len());
     let own: Vec<Mac> = facts.interfaces.iter().filter_map(|own| own.mac).collect();
     let (link, from) = (interface.index, interface.mac?);
-    let ask = move || netstate::host::arp::holders(link, from, &own, &asked, enough, ANSWER);
+    let ask = move || netstate::host::arp::find_holders(link, from, &own, &asked, enough, ANSWER);
     match tokio::task::spawn_blocking(ask).await {
         Ok(Ok(found)) => Some(found.into_iter().map(|(ip, _)| ip).collect()),
         Ok(Err(error)) => {

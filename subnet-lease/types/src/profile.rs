@@ -61,6 +61,20 @@ pub struct Keys {
 }
 
 impl Profile {
+    /// The usual properties, of a backend without devices and encapsulation.
+    pub const DEFAULT: Self = Self {
+        name: "",
+        devices: &[],
+        overhead: Overhead::of_both(0),
+        encapsulation: Encapsulation::None,
+        seen_as: None,
+        carries: true,
+        encrypts: false,
+        needs_links: false,
+        shares_address: false,
+        keys: Keys { port: None, has_mtu: false },
+    };
+
     /// The first device that can have this name.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&'static Device> {

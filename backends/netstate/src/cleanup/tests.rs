@@ -2,19 +2,16 @@
 
 use super::*;
 use crate::object::link::LinkKind;
-use crate::object::link::tun::TunSpec;
 use types::Encapsulation;
 use types::profile::{Device, Keys, Overhead};
 
-fn link(name: &str, kind: &str) -> (LinkName, LinkSpec) {
+fn link(name: &str, kind: &str) -> SeenLink {
     let kind = match kind {
-        "tun" => LinkKind::Tun(TunSpec { held: false }),
+        "tun" => LinkKind::Tun { held: false },
         other => LinkKind::Other(other.to_owned()),
     };
-    (
-        LinkName::parse(name).unwrap(),
-        LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None },
-    )
+    let name = LinkName::parse(name).unwrap();
+    SeenLink { index: 7, name, spec: LinkSpec::new(kind, 1450) }
 }
 
 fn route(net: &str, via: Option<&str>, dev: &str, protocol: u8) -> (IpNet, u32, RouteSpec) {
@@ -77,11 +74,11 @@ fn evidence() -> Evidence {
 }
 
 fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
+    decide_removals(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
 }
 
 fn kept(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
+    decide_removals(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::names::Mac;
-use crate::object::link::tun::TunSpec;
 use crate::object::link::vxlan::VxlanSpec;
 use crate::object::link::wireguard::WireguardSpec;
 use crate::object::link::{LinkKind, LinkSpec};
@@ -159,7 +158,7 @@ proptest! {
         }).collect();
         let mut want = state(device, &after);
         let blanks = blank.iter().map(|peer| Subnets::V4(format!("10.244.{peer}.0/24").parse().unwrap())).collect();
-        preserve(&mut want, &have, &blanks);
+        preserve_objects(&mut want, &have, &blanks);
         let mut world = World { state: have.clone(), ..World::default() };
         for op in diff(&want, &have) {
             world.apply(&op).unwrap();
@@ -214,14 +213,14 @@ fn a_foreign_link_is_refused_and_left_untouched() {
     assert!(diff(&KernelState::default(), &have).is_empty());
     have.set(
         Key::Link(name(1)),
-        Value::Link(Box::new(link(LinkKind::Tun(TunSpec { held: false }), None, 1500))),
+        Value::Link(Box::new(link(LinkKind::Tun { held: false }, None, 1500))),
     );
     assert_eq!(diff(&KernelState::default(), &have).len(), 1);
 }
 
 #[test]
 fn fixed_properties_rebuild_and_others_change_in_place() {
-    use crate::object::fit::Fit;
+    use crate::object::link::Fit;
     let spec = |vxlan| link(LinkKind::Vxlan(vxlan), Some(mac(1)), 1450);
     type Change = fn(&mut VxlanSpec);
     let cases: [(Change, Fit); 7] = [

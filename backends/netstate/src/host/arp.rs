@@ -25,7 +25,7 @@ const REPEAT: Duration = Duration::from_millis(500);
 /// in `own` do not count. `enough` addresses with a reply end the wait.
 ///
 /// Blocks the thread. The process needs `CAP_NET_RAW`.
-pub fn holders(
+pub fn find_holders(
     link: u32,
     from: Mac,
     own: &[Mac],
@@ -49,8 +49,8 @@ pub fn holders(
             next = now + REPEAT;
             for address in addresses {
                 socket.send(&match address {
-                    IpAddr::V4(v4) => request(from, *v4),
-                    IpAddr::V6(v6) => solicitation(from, *v6),
+                    IpAddr::V4(v4) => encode_request(from, *v4),
+                    IpAddr::V6(v6) => encode_solicitation(from, *v6),
                 })?;
             }
         }
@@ -61,8 +61,8 @@ pub fn holders(
         let frame = frame.get(..length).unwrap_or_default();
         let reply = |address: &IpAddr| {
             let mac = match address {
-                IpAddr::V4(v4) => answer(frame, *v4),
-                IpAddr::V6(v6) => advertiser(frame, *v6),
+                IpAddr::V4(v4) => decode_answer(frame, *v4),
+                IpAddr::V6(v6) => decode_advertisement(frame, *v6),
             };
             mac.filter(|mac| !own.contains(mac))
         };
@@ -77,13 +77,13 @@ pub fn holders(
 }
 
 /// The sender IP address is 0.0.0.0.
-fn request(from: Mac, address: Ipv4Addr) -> Vec<u8> {
+fn encode_request(from: Mac, address: Ipv4Addr) -> Vec<u8> {
     [&[0xff; 6][..], &from.0, &ETHERTYPE, &KINDS, &REQUEST, &from.0, &[0; 4 + 6], &address.octets()]
         .concat()
 }
 
 /// The sender's MAC if the frame is an ARP reply from `address`.
-fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
+fn decode_answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == ETHERTYPE
         && frame.get(14..20)? == KINDS
         && frame.get(20..22)? == REPLY
@@ -93,7 +93,7 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
 }
 
 /// The solicitation has no source address.
-fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
+fn encode_solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     let [.., a, b, c] = target.octets();
     // The solicited-node multicast address (RFC 4291, section 2.7.1).
     let to =
@@ -127,7 +127,7 @@ fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
 }
 
 /// The sender's MAC if the frame is a Neighbor Advertisement of `target`.
-fn advertiser(frame: &[u8], target: Ipv6Addr) -> Option<Mac> {
+fn decode_advertisement(frame: &[u8], target: Ipv6Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == IPV6
         && frame.get(20..22)? == ICMPV6
         && *frame.get(54)? == ADVERTISEMENT
@@ -145,7 +145,7 @@ mod tests {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
     fn reply(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
-        let mut frame = request(mac, Ipv4Addr::UNSPECIFIED);
+        let mut frame = encode_request(mac, Ipv4Addr::UNSPECIFIED);
         frame[20..22].copy_from_slice(&REPLY);
         frame[28..32].copy_from_slice(&address.octets());
         frame
@@ -153,29 +153,29 @@ mod tests {
 
     #[test]
     fn probe_has_no_sender_ip() {
-        let frame = request(OWN, ADDRESS);
+        let frame = encode_request(OWN, ADDRESS);
         assert_eq!(frame[..6], [0xff; 6]);
         assert_eq!(frame[22..28], OWN.0);
         assert_eq!(frame[28..32], [0; 4], "a probe");
         assert_eq!(frame[38..], ADDRESS.octets());
-        assert_eq!(answer(&frame, ADDRESS), None, "a probe is not a reply");
+        assert_eq!(decode_answer(&frame, ADDRESS), None, "a probe is not a reply");
     }
 
     #[test]
     fn only_replies_for_the_address_count() {
         let other = Mac([2, 0, 0, 0, 0, 9]);
-        assert_eq!(answer(&reply(other, ADDRESS), ADDRESS), Some(other));
-        assert_eq!(answer(&reply(other, Ipv4Addr::new(192, 0, 2, 2)), ADDRESS), None);
+        assert_eq!(decode_answer(&reply(other, ADDRESS), ADDRESS), Some(other));
+        assert_eq!(decode_answer(&reply(other, Ipv4Addr::new(192, 0, 2, 2)), ADDRESS), None);
         let whole = reply(other, ADDRESS);
         for length in 0..32 {
-            assert_eq!(answer(&whole[..length], ADDRESS), None, "{length}");
+            assert_eq!(decode_answer(&whole[..length], ADDRESS), None, "{length}");
         }
     }
 
     #[test]
     fn solicitation_has_no_source_address() {
         let target: Ipv6Addr = "2001:db8::12:3456".parse().unwrap();
-        let frame = solicitation(OWN, target);
+        let frame = encode_solicitation(OWN, target);
         let want = concat!(
             "3333ff123456",
             "020000000001",
@@ -192,18 +192,18 @@ mod tests {
         );
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, want);
-        assert_eq!(advertiser(&frame, target), None, "a solicitation is not a reply");
+        assert_eq!(decode_advertisement(&frame, target), None, "a solicitation is not a reply");
         let mut reply = frame;
         reply[54] = ADVERTISEMENT;
-        assert_eq!(advertiser(&reply, target), Some(OWN));
-        assert_eq!(advertiser(&reply, Ipv6Addr::LOCALHOST), None);
+        assert_eq!(decode_advertisement(&reply, target), Some(OWN));
+        assert_eq!(decode_advertisement(&reply, Ipv6Addr::LOCALHOST), None);
     }
 
     proptest! {
         #[test]
         fn junk_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
-            answer(&bytes, ADDRESS);
-            advertiser(&bytes, Ipv6Addr::LOCALHOST);
+            decode_answer(&bytes, ADDRESS);
+            decode_advertisement(&bytes, Ipv6Addr::LOCALHOST);
         }
     }
 }

@@ -3,7 +3,6 @@
 use crate::host::Interface;
 use crate::names::LinkName;
 use ipnet::IpNet;
-use std::net::IpAddr;
 use types::Subnets;
 
 /// A gateway address of a previous subnet that is still on a bridge.
@@ -31,7 +30,7 @@ pub fn stale_gateways(
             present.nets().filter(|net| net.max_prefix_len() == was.max_prefix_len());
         same_family.next().is_some_and(|net| net != was.trunc())
     };
-    let gateways = previous.iter().filter(replaced).filter_map(gateway);
+    let gateways = previous.iter().filter(replaced).filter_map(first_host);
     let gone = gateways.filter(|gateway| !present.nets().any(|net| net.contains(&gateway.addr())));
     gone.flat_map(|address| {
         let bridges = interfaces.iter().filter(|interface| interface.kind == "bridge");
@@ -46,12 +45,9 @@ pub fn stale_gateways(
 }
 
 /// The first host address, which the CNI plugin assigns to its bridge.
-fn gateway(subnet: &IpNet) -> Option<IpNet> {
-    let first = match subnet.network() {
-        IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
-        IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().checked_add(1)?.into()),
-    };
-    IpNet::new(first, subnet.prefix_len()).ok().filter(|_| subnet.contains(&first))
+fn first_host(subnet: &IpNet) -> Option<IpNet> {
+    let first = subnet.subnets(subnet.max_prefix_len()).ok()?.nth(1)?.addr();
+    IpNet::new(first, subnet.prefix_len()).ok()
 }
 
 #[cfg(test)]

@@ -18,14 +18,14 @@ struct EthtoolValue {
 }
 
 pub(crate) fn tx_checksum(name: LinkName) -> io::Result<bool> {
-    call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
+    call_ethtool(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
 pub(crate) fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
-    call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
+    call_ethtool(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }
 
-fn call(name: LinkName, cmd: u32, data: u32) -> io::Result<u32> {
+fn call_ethtool(name: LinkName, cmd: u32, data: u32) -> io::Result<u32> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
     let mut value = EthtoolValue { cmd, data };

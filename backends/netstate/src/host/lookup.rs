@@ -2,7 +2,7 @@
 
 use crate::names::{LinkName, Mac};
 use crate::netlink::wireguard;
-pub use crate::netlink::wireguard::PeerStatus;
+use crate::object::wireguard_peer::SeenPeer;
 use ipnet::IpNet;
 use netlink::link::{link_of_index, link_of_name, look_up_links};
 use netlink::neighbor::dump_neighbors;
@@ -14,20 +14,10 @@ use types::Problem;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The destination of the route.
-    pub net: IpNet,
-    /// `None` if the destination is on-link.
-    pub via: Option<IpAddr>,
+    /// With the source address that the kernel selects for this host's packets.
+    pub route: Route,
     /// Empty if the route has no interface.
     pub dev: LinkName,
-    pub index: u32,
-    /// What the kernel selects for this host's packets on the route.
-    pub source: Option<IpAddr>,
-    pub kind: RouteKind,
-    /// The program that added the route.
-    pub protocol: u8,
-    pub metric: u32,
-    pub table: u32,
 }
 
 /// What happens to a packet of this host.
@@ -74,40 +64,21 @@ pub fn look_up_fate(client: &mut Client, to: IpAddr) -> Result<Fate, KernelError
     };
     // Kernels before 4.13 return only the lookup's result.
     let matched = found.next().and_then(Result::ok).flatten();
-    let from = matched.as_ref().unwrap_or(&way);
-    let hop = Hop {
-        net: from.net,
-        via: way.via,
-        dev: look_up_name(client, way.index)?,
-        index: way.index,
-        source: way.source,
-        kind: way.kind,
-        protocol: from.protocol,
-        metric: from.metric,
-        table: from.table,
-    };
-    Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
+    let Route { net, protocol, metric, table, .. } = matched.unwrap_or_else(|| way.clone());
+    let dev = look_up_name(client, way.index)?;
+    let hop = Hop { route: Route { net, protocol, metric, table, ..way }, dev };
+    Ok(if drops_packets(hop.route.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
 }
 
 /// The most specific route that drops packets to an address.
 fn find_dropping_route(client: &mut Client, to: IpAddr) -> Result<Option<Hop>, KernelError> {
-    let all = client.dump(&routes_of_table(family_number(to.into()), 0), |message| {
-        Route::decode(message).filter(|route| route.net.contains(&to) && drops(route.kind))
+    let all = client.dump(&routes_of_table(family_number(to), 0), |message| {
+        Route::decode(message).filter(|route| route.net.contains(&to) && drops_packets(route.kind))
     });
     let best = all?
         .into_iter()
         .max_by_key(|route| (route.net.prefix_len(), std::cmp::Reverse(route.metric)));
-    Ok(best.map(|route| Hop {
-        net: route.net,
-        via: route.via,
-        dev: LinkName::default(),
-        index: route.index,
-        source: route.source,
-        kind: route.kind,
-        protocol: route.protocol,
-        metric: route.metric,
-        table: route.table,
-    }))
+    Ok(best.map(|route| Hop { route, dev: LinkName::default() }))
 }
 
 pub fn look_up_neighbour(
@@ -118,7 +89,7 @@ pub fn look_up_neighbour(
     let Some(index) = look_up_index(client, dev)? else {
         return Ok(Neighbour::Absent);
     };
-    let found = dump_neighbors(client, index, family_number(ip.into()), |seen| {
+    let found = dump_neighbors(client, index, family_number(ip), |seen| {
         let mac = seen.mac.filter(|_| !seen.is_unanswered());
         let state = mac.map_or(Neighbour::Silent, |mac| Neighbour::Known(Mac(mac)));
         (seen.destination == Some(ip)).then_some(state)
@@ -147,9 +118,9 @@ pub fn look_up_wireguard_peer(
     client: &mut Client,
     dev: LinkName,
     net: IpNet,
-) -> Result<Option<PeerStatus>, KernelError> {
+) -> Result<Option<SeenPeer>, KernelError> {
     match look_up_index(client, dev)? {
-        Some(index) => wireguard::peer_status(index, net),
+        Some(index) => wireguard::find_peer(index, net),
         None => Ok(None),
     }
 }
@@ -170,7 +141,7 @@ fn look_up_name(client: &mut Client, index: u32) -> Result<LinkName, KernelError
 }
 
 /// Silently or with an ICMP error to the sender.
-fn drops(kind: RouteKind) -> bool {
+fn drops_packets(kind: RouteKind) -> bool {
     matches!(kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT))
 }
 

@@ -34,7 +34,7 @@ const OUTER: &str = "flprobe";
 const INNER: &str = "flpod";
 
 /// The first name is that of the end in the bridge.
-fn names(bridge: u32) -> [String; 2] {
+fn port_names(bridge: u32) -> [String; 2] {
     [OUTER, INNER].map(|prefix| format!("{prefix}{bridge}"))
 }
 
@@ -54,19 +54,22 @@ pub fn is_port(name: &str) -> bool {
 pub fn create_probe_port(client: &mut Client, bridge: u32) -> Result<u32, KernelError> {
     let mut ends = find_ends(client, bridge)?;
     if ends.is_none() {
-        let [outer, inner] = names(bridge);
-        request(client, pair(&outer, &inner))?;
+        let [outer, inner] = port_names(bridge);
+        send_request(client, encode_pair(&outer, &inner))?;
         ends = find_ends(client, bridge)?;
     }
     let Some([outer, inner]) = ends else {
-        return Err(failed(vanished_interface()));
+        return Err(setup_error(vanished_interface()));
     };
-    request(client, silent(inner))?;
-    request(client, silent(outer))?;
-    request(client, Message::new(RTM_NEWLINK, 0, &link_header(outer)).number(IFLA_MASTER, bridge))?;
-    request(client, without_floods(outer))?;
+    send_request(client, encode_silence(inner))?;
+    send_request(client, encode_silence(outer))?;
+    send_request(
+        client,
+        Message::new(RTM_NEWLINK, 0, &link_header(outer)).number(IFLA_MASTER, bridge),
+    )?;
+    send_request(client, without_floods(outer))?;
     for end in [inner, outer] {
-        request(client, Message::new(RTM_NEWLINK, 0, &flag_header(end, IFF_UP, true)))?;
+        send_request(client, Message::new(RTM_NEWLINK, 0, &flag_header(end, IFF_UP, true)))?;
     }
     Ok(inner)
 }
@@ -75,9 +78,9 @@ pub fn has_probe_port(client: &mut Client, bridge: u32) -> Result<bool, KernelEr
     Ok(find_ends(client, bridge)?.is_some())
 }
 
-/// The interface indices, in the order of [`names`], if both ends exist.
+/// The interface indices, in the order of [`port_names`], if both ends exist.
 fn find_ends(client: &mut Client, bridge: u32) -> Result<Option<[u32; 2]>, KernelError> {
-    let requests = names(bridge).iter().map(|name| link_of_name(name)).collect();
+    let requests = port_names(bridge).iter().map(|name| link_of_name(name)).collect();
     let found = look_up_links(client, requests, |link| (link.kind == "veth").then_some(link.index));
     Ok(found?.try_into().ok())
 }
@@ -88,9 +91,9 @@ pub fn lead_to_probe_port(
     bridge: u32,
     address: IpAddr,
 ) -> Result<(), KernelError> {
-    let header = neighbor_header(family_number(address.into()), bridge, NUD_PERMANENT, 0);
+    let header = neighbor_header(family_number(address), bridge, NUD_PERMANENT, 0);
     let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header);
-    request(client, message.ip(NDA_DST, address).attr(NDA_LLADDR, &MAC.0))
+    send_request(client, message.ip(NDA_DST, address).attr(NDA_LLADDR, &MAC.0))
 }
 
 /// Deletes the bridge's neighbour entry for a probe address. A missing entry is not an error.
@@ -99,8 +102,8 @@ pub fn forget_probe_address(
     bridge: u32,
     address: IpAddr,
 ) -> Result<(), KernelError> {
-    let header = neighbor_header(family_number(address.into()), bridge, 0, 0);
-    request(client, Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address))
+    let header = neighbor_header(family_number(address), bridge, 0, 0);
+    send_request(client, Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address))
 }
 
 /// Deletes all neighbour entries of a bridge that contain the probe port's MAC.
@@ -119,42 +122,40 @@ pub(crate) fn forget_all(client: &mut Client, bridge: u32) -> Result<(), KernelE
 pub fn remove_probe_port(client: &mut Client, bridge: u32) -> Result<(), KernelError> {
     forget_all(client, bridge)?;
     match find_ends(client, bridge)? {
-        Some([outer, _]) => request(client, Message::new(RTM_DELLINK, 0, &link_header(outer))),
+        Some([outer, _]) => send_request(client, Message::new(RTM_DELLINK, 0, &link_header(outer))),
         None => Ok(()),
     }
 }
 
 /// A reply that the object to delete does not exist is not an error.
-fn request(client: &mut Client, message: Message) -> Result<(), KernelError> {
+fn send_request(client: &mut Client, message: Message) -> Result<(), KernelError> {
     match client.request(message) {
         Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
-        answer => answer.map_err(|error| failed(error.into())),
+        answer => answer.map_err(|error| setup_error(error.into())),
     }
 }
 
-fn failed(why: Problem) -> KernelError {
+fn setup_error(why: Problem) -> KernelError {
     KernelError::new("create a probe port in the pods' bridge", why)
 }
 
-fn pair(outer: &str, inner: &str) -> Message {
+fn encode_pair(outer: &str, inner: &str) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, outer)
         .attr(IFLA_ADDRESS, &OUTER_MAC.0)
         .number(IFLA_MTU, MTU)
-        .nest(IFLA_LINKINFO, |info| {
-            info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
-                data.nest(VETH_INFO_PEER, |peer| {
-                    peer.header(&[0; IFINFOMSG])
-                        .text(IFLA_IFNAME, inner)
-                        .attr(IFLA_ADDRESS, &INNER_MAC.0)
-                        .number(IFLA_MTU, MTU)
-                })
+        .link_info("veth", |data| {
+            data.nest(VETH_INFO_PEER, |peer| {
+                peer.header(&[0; IFINFOMSG])
+                    .text(IFLA_IFNAME, inner)
+                    .attr(IFLA_ADDRESS, &INNER_MAC.0)
+                    .number(IFLA_MTU, MTU)
             })
         })
 }
 
 /// Disables ARP and automatic IPv6 addresses on an interface.
-fn silent(index: u32) -> Message {
+fn encode_silence(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,
         |families| {
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn ports_are_known_by_their_names() {
         for bridge in [7, 99_999_999] {
-            let names = names(bridge);
+            let names = port_names(bridge);
             assert!(names[0].len() < 16, "{names:?}");
             assert_eq!(names.map(|name| bridge_of(&name)), [Some(bridge); 2]);
         }

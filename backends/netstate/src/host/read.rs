@@ -152,8 +152,8 @@ pub fn read_answered_neighbours(
 
 /// The groups of events about interfaces and addresses. Those of routes are more frequent: every new pod
 /// changes routes.
-pub const INTERFACE_GROUPS: u32 = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-pub const ROUTE_GROUPS: u32 = RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE;
+pub const INTERFACE_GROUPS: i32 = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+pub const ROUTE_GROUPS: i32 = RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE;
 
 /// True for an event that may change an interface: about the interface with the given index or name, about
 /// any address, or about an on-link route of the interface. Pod interfaces, which appear and disappear
@@ -208,17 +208,22 @@ fn decode_policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
         _ => return None,
     };
     let mut rule = PolicyRule {
+        family,
+        priority: 0,
+        from: None,
+        to: None,
+        incoming: None,
         // The type of service is also a condition.
         conditional: wire::u8_at(body, 3)? != 0,
         inverted: flags & FIB_RULE_INVERT != 0,
         table: (action == FR_ACT_TO_TBL).then_some(header_table),
-        ..PolicyRule::of_all(family, 0, header_table)
+        destinations: Vec::new(),
     };
-    for (kind, value) in wire::attrs(body, FIB_RULE) {
+    for (kind, value) in wire::read_attrs(body, FIB_RULE) {
         match kind {
-            FRA_DST => rule.to = IpNet::new(wire::ip(value)?, to_len).ok(),
-            FRA_SRC => rule.from = IpNet::new(wire::ip(value)?, from_len).ok(),
-            FRA_IIFNAME => rule.incoming = Some(wire::text(value).to_owned()),
+            FRA_DST => rule.to = IpNet::new(wire::read_ip(value)?, to_len).ok(),
+            FRA_SRC => rule.from = IpNet::new(wire::read_ip(value)?, from_len).ok(),
+            FRA_IIFNAME => rule.incoming = Some(wire::read_text(value).to_owned()),
             FRA_PRIORITY => rule.priority = wire::u32_at(value, 0)?,
             FRA_TABLE if rule.table.is_some() => rule.table = wire::u32_at(value, 0),
             FRA_FWMARK | FRA_FWMASK => rule.conditional |= wire::u32_at(value, 0)? != 0,

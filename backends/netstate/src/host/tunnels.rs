@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// The notifications that [`is_tunnel_change`] judges.
-pub const TUNNEL_GROUPS: u32 = RTMGRP_LINK | RTMGRP_NEIGH;
+pub const TUNNEL_GROUPS: i32 = RTMGRP_LINK | RTMGRP_NEIGH;
 
 /// The underlay addresses to which vxlan interfaces with the UDP port `port` send packets,
 /// according to permanent FDB entries. Skips interfaces in `own`.

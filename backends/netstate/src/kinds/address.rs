@@ -1,7 +1,7 @@
 //! Addresses of links.
 
-use super::kind::Kind;
 use crate::kernel::{ExistingState, FailureKind};
+use crate::names::LinkName;
 use crate::netlink::NetlinkKernel;
 use crate::netlink::watched::Watched;
 use crate::object::{Key, Op, Value};
@@ -13,52 +13,46 @@ use netlink::uapi::*;
 use netlink::{KernelError, Message, Received, family_number};
 use types::Problem;
 
-pub(super) struct Addresses;
-
-impl Kind for Addresses {
-    fn read(
-        &self,
-        kernel: &mut NetlinkKernel,
-        scope: &Scope,
-        found: &mut ExistingState,
-    ) -> Result<(), KernelError> {
-        for (name, index, family) in kernel.links_by_family(scope) {
-            for Address { net, .. } in kernel.addresses_of(index, family)? {
-                // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
-                let former = net.prefix_len() == net.max_prefix_len()
-                    && scope.covered(&IpNet::from(net.addr()));
-                if scope.covers_ip(&net.addr()) || former {
-                    found.ours.set(Key::Address(name, net), Value::Address);
-                }
+pub(super) fn read_addresses(
+    kernel: &mut NetlinkKernel,
+    scope: &Scope,
+    found: &mut ExistingState,
+) -> Result<(), KernelError> {
+    for (name, index, family) in kernel.links_by_family(scope) {
+        for Address { net, .. } in kernel.addresses_of(index, family)? {
+            // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
+            let former =
+                net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
+            if scope.covers_ip(&net.addr()) || former {
+                found.ours.set(Key::Address(name, net), Value::Address);
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn concerns(&self, message: &Received<'_>, watched: &Watched<'_>) -> bool {
-        Address::decode(message).is_some_and(|address| watched.watches(address.index))
-    }
+pub(super) fn concerns_addresses(message: &Received<'_>, watched: &Watched<'_>) -> bool {
+    Address::decode(message).is_some_and(|address| watched.watches(address.index))
+}
 
-    fn message(&self, op: &Op, index: u32) -> Option<Message> {
-        let Key::Address(_, net) = op.key() else { return None };
-        let (kind, flags) = op.kind_and_flags(RTM_NEWADDR);
-        let family = family_number(net.addr().into());
-        // No other host can have this address, and a tentative address cannot be used.
-        let nodad = if net.addr().is_ipv6() && !op.is_deletion() { IFA_F_NODAD } else { 0 };
-        let header = address_header(family, net.prefix_len(), nodad, index);
-        let message = Message::new(kind, flags, &header);
-        Some(message.ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr()))
-    }
+pub(super) fn encode_request(op: &Op, index: u32, net: &IpNet) -> Message {
+    let (kind, flags) = op.kind_and_flags(RTM_NEWADDR);
+    let family = family_number(net);
+    // No other host can have this address, and a tentative address cannot be used.
+    let nodad = if net.addr().is_ipv6() && !op.is_deletion() { IFA_F_NODAD } else { 0 };
+    let header = address_header(family, net.prefix_len(), nodad, index);
+    Message::new(kind, flags, &header).ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr())
+}
 
-    fn refusal(&self, op: &Op, errno: i32) -> (FailureKind, Problem) {
-        match (op.key(), errno) {
-            (Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
-                let text = format!(
-                    "; IPv6 is disabled on {name}; run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
-                );
-                (FailureKind::Unsupported, Problem::new("ipv6-disabled", text))
-            }
-            _ => (FailureKind::Other, Problem::new("kernel-refused", "")),
-        }
-    }
+pub(super) fn explain_refusal(
+    name: LinkName,
+    net: &IpNet,
+    errno: i32,
+) -> Option<(FailureKind, Problem)> {
+    (errno == libc::EACCES && net.addr().is_ipv6()).then(|| {
+        let text = format!(
+            "; IPv6 is disabled on {name}; run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
+        );
+        (FailureKind::Unsupported, Problem::new("ipv6-disabled", text))
+    })
 }

@@ -1,7 +1,6 @@
 //! Neighbours of flannel's links, which are the MACs of the peers' VTEPs, and FDB entries, which are
 //! the VTEPs' underlay addresses. For netlink, FDB entries are neighbours of the family AF_BRIDGE.
 
-use super::kind::Kind;
 use crate::kernel::ExistingState;
 use crate::names::{LinkName, Mac};
 use crate::netlink::NetlinkKernel;
@@ -15,109 +14,47 @@ use netlink::header::neighbor_header;
 use netlink::neighbor::{Neighbor, dump_neighbors};
 use netlink::uapi::*;
 use netlink::{KernelError, Message, Received, family_number};
+use std::net::IpAddr;
 
-pub(super) struct Neighbors;
-
-impl Kind for Neighbors {
-    fn read(
-        &self,
-        kernel: &mut NetlinkKernel,
-        scope: &Scope,
-        found: &mut ExistingState,
-    ) -> Result<(), KernelError> {
-        for (name, index, family) in kernel.links_by_family(scope) {
-            let list = dump(kernel, name, index, family, Neighbor::is_permanent)?;
-            let is_ours = |ip| scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip));
-            found.ours.add(
-                list.into_iter()
-                    .map(|seen| (seen.key, seen.value))
-                    .filter(|(key, _)| matches!(key, Key::Neighbor(_, ip) if is_ours(*ip))),
-            );
+pub(super) fn read_neighbors(
+    kernel: &mut NetlinkKernel,
+    scope: &Scope,
+    found: &mut ExistingState,
+) -> Result<(), KernelError> {
+    for (name, index) in kernel.links.clone() {
+        if found.ours.link(name).is_some_and(|spec| matches!(spec.kind, LinkKind::Vxlan(_))) {
+            let list = dump_entries(kernel, name, index, AF_BRIDGE, Neighbor::is_permanent)?;
+            found.ours.add(list.into_iter().map(|seen| (seen.key, seen.value)));
         }
-        Ok(())
     }
-
-    fn survey(
-        &self,
-        kernel: &mut NetlinkKernel,
-        scope: &Scope,
-        found: &mut Vec<Seen>,
-    ) -> Result<(), KernelError> {
-        for (name, index, family) in kernel.links_by_family(scope) {
-            found.extend(dump(kernel, name, index, family, Neighbor::is_resolved)?);
-        }
-        Ok(())
+    for (name, index, family) in kernel.links_by_family(scope) {
+        let list = dump_entries(kernel, name, index, family, Neighbor::is_permanent)?;
+        let is_ours = |ip| scope.covers_ip(&ip) || scope.covered(&IpNet::from(ip));
+        found.ours.add(
+            list.into_iter()
+                .map(|seen| (seen.key, seen.value))
+                .filter(|(key, _)| matches!(key, Key::Neighbor(_, ip) if is_ours(*ip))),
+        );
     }
-
-    /// Neighbours of pods are on other links.
-    fn concerns(&self, message: &Received<'_>, watched: &Watched<'_>) -> bool {
-        announced(message, watched).is_some_and(|(seen, key, value)| match key {
-            Key::Neighbor(_, ip) => {
-                (seen.is_permanent() || watched.scope.covers_ip(&ip))
-                    && !watched.is_known(&key, value.as_ref(), is_added(message, &seen))
-            }
-            _ => false,
-        })
-    }
-
-    fn message(&self, op: &Op, index: u32) -> Option<Message> {
-        let (Key::Neighbor(_, ip), Value::Neighbor(mac)) = (op.key(), op.value()) else {
-            return None;
-        };
-        let header = neighbor_header(family_number((*ip).into()), index, NUD_PERMANENT, 0);
-        let message = begin_message(op, &header).ip(NDA_DST, *ip);
-        Some(if op.is_deletion() { message } else { message.attr(NDA_LLADDR, &mac.0) })
-    }
+    Ok(())
 }
 
-pub(super) struct FdbEntries;
-
-impl Kind for FdbEntries {
-    fn read(
-        &self,
-        kernel: &mut NetlinkKernel,
-        _scope: &Scope,
-        found: &mut ExistingState,
-    ) -> Result<(), KernelError> {
-        for (name, index) in kernel.links.clone() {
-            if found.ours.link(name).is_some_and(|spec| matches!(spec.kind, LinkKind::Vxlan(_))) {
-                let list = dump(kernel, name, index, AF_BRIDGE, Neighbor::is_permanent)?;
-                found.ours.add(list.into_iter().map(|seen| (seen.key, seen.value)));
-            }
-        }
-        Ok(())
+pub(super) fn survey_neighbors(
+    kernel: &mut NetlinkKernel,
+    scope: &Scope,
+) -> Result<Vec<Seen>, KernelError> {
+    let mut lists: Vec<(LinkName, u32, u8)> =
+        kernel.links.iter().map(|(name, index)| (*name, *index, AF_BRIDGE)).collect();
+    lists.extend(kernel.links_by_family(scope));
+    let mut found = Vec::new();
+    for (name, index, family) in lists {
+        found.extend(dump_entries(kernel, name, index, family, Neighbor::is_resolved)?);
     }
-
-    fn survey(
-        &self,
-        kernel: &mut NetlinkKernel,
-        _scope: &Scope,
-        found: &mut Vec<Seen>,
-    ) -> Result<(), KernelError> {
-        for (name, index) in kernel.links.clone() {
-            found.extend(dump(kernel, name, index, AF_BRIDGE, Neighbor::is_resolved)?);
-        }
-        Ok(())
-    }
-
-    /// A learned entry matters only if it has replaced one of flannel's.
-    fn concerns(&self, message: &Received<'_>, watched: &Watched<'_>) -> bool {
-        announced(message, watched).is_some_and(|(seen, key, value)| {
-            matches!(key, Key::Fdb(..))
-                && (seen.is_permanent() || watched.has(&key))
-                && !watched.is_known(&key, value.as_ref(), is_added(message, &seen))
-        })
-    }
-
-    fn message(&self, op: &Op, index: u32) -> Option<Message> {
-        let (Key::Fdb(_, mac), Value::Fdb(ip)) = (op.key(), op.value()) else { return None };
-        let header = neighbor_header(AF_BRIDGE, index, NUD_PERMANENT, NTF_SELF);
-        Some(begin_message(op, &header).attr(NDA_LLADDR, &mac.0).ip(NDA_DST, *ip))
-    }
+    Ok(found)
 }
 
 /// Those that `keep` selects on one link, with all their properties.
-fn dump(
+fn dump_entries(
     kernel: &mut NetlinkKernel,
     name: LinkName,
     index: u32,
@@ -125,13 +62,13 @@ fn dump(
     keep: impl Fn(&Neighbor) -> bool,
 ) -> Result<Vec<Seen>, KernelError> {
     dump_neighbors(&mut kernel.client, index, family, |seen| {
-        let (key, value) = object(name, seen).filter(|_| keep(seen))?;
+        let (key, value) = object_of(name, seen).filter(|_| keep(seen))?;
         Some(Seen { key, value: value?, origin: Origin::of(seen) })
     })
 }
 
 /// The value is `None` if the kernel does not know it.
-fn object(name: LinkName, seen: &Neighbor) -> Option<(Key, Option<Value>)> {
+fn object_of(name: LinkName, seen: &Neighbor) -> Option<(Key, Option<Value>)> {
     let mac = seen.mac.map(Mac);
     Some(match seen.family {
         AF_BRIDGE => (Key::Fdb(name, mac?), seen.destination.map(Value::Fdb)),
@@ -139,19 +76,32 @@ fn object(name: LinkName, seen: &Neighbor) -> Option<(Key, Option<Value>)> {
     })
 }
 
-/// An entry on a link of flannel's.
-fn announced(
-    message: &Received<'_>,
-    watched: &Watched<'_>,
-) -> Option<(Neighbor, Key, Option<Value>)> {
-    let seen = Neighbor::decode(message)?;
-    let (key, value) = object(watched.name_of(seen.index)?, &seen)?;
-    Some((seen, key, value))
+pub(super) fn concerns_neighbors(message: &Received<'_>, watched: &Watched<'_>) -> bool {
+    Neighbor::decode(message).is_some_and(|seen| {
+        // Neighbours of pods are on other links.
+        let object = watched.name_of(seen.index).and_then(|name| object_of(name, &seen));
+        object.is_some_and(|(key, value)| {
+            let matters = match key {
+                Key::Neighbor(_, ip) => watched.scope.covers_ip(&ip),
+                // A learned FDB entry matters only if it has replaced one of flannel's.
+                _ => watched.has(&key),
+            };
+            // An entry that is not permanent is not ours.
+            let is_added = message.kind == RTM_NEWNEIGH && seen.is_permanent();
+            (seen.is_permanent() || matters) && !watched.is_known(&key, value.as_ref(), is_added)
+        })
+    })
 }
 
-/// An entry that is not permanent is not ours.
-fn is_added(message: &Received<'_>, seen: &Neighbor) -> bool {
-    message.kind == RTM_NEWNEIGH && seen.is_permanent()
+pub(super) fn encode_neighbor(op: &Op, index: u32, ip: IpAddr, mac: Mac) -> Message {
+    let header = neighbor_header(family_number(ip), index, NUD_PERMANENT, 0);
+    let message = begin_message(op, &header).ip(NDA_DST, ip);
+    if op.is_deletion() { message } else { message.attr(NDA_LLADDR, &mac.0) }
+}
+
+pub(super) fn encode_fdb_entry(op: &Op, index: u32, mac: Mac, ip: IpAddr) -> Message {
+    let header = neighbor_header(AF_BRIDGE, index, NUD_PERMANENT, NTF_SELF);
+    begin_message(op, &header).attr(NDA_LLADDR, &mac.0).ip(NDA_DST, ip)
 }
 
 /// A learned or failed entry on our own link may conflict. It has no owner and is overwritten.

@@ -1,6 +1,5 @@
 //! Routes of the main table.
 
-use super::kind::{Kind, failure_kind};
 use crate::kernel::{ExistingState, FailureKind};
 use crate::names::LinkName;
 use crate::netlink::NetlinkKernel;
@@ -60,126 +59,7 @@ pub(crate) fn main_table(family: u8) -> Query {
     routes_of_table(family, RT_TABLE_MAIN)
 }
 
-pub(super) struct Routes;
-
-impl Kind for Routes {
-    fn read(
-        &self,
-        kernel: &mut NetlinkKernel,
-        scope: &Scope,
-        found: &mut ExistingState,
-    ) -> Result<(), KernelError> {
-        for family in scope.family_numbers() {
-            read_routes(kernel, scope, family, found)?;
-        }
-        Ok(())
-    }
-
-    fn survey(
-        &self,
-        kernel: &mut NetlinkKernel,
-        scope: &Scope,
-        found: &mut Vec<Seen>,
-    ) -> Result<(), KernelError> {
-        for family in scope.family_numbers() {
-            let list = kernel.client.dump(&main_table(family), |message| {
-                PlainRoute::decode(message).filter(|seen| scope.covers(&seen.net))
-            })?;
-            let names = kernel.names(list.iter().map(|seen| seen.index))?;
-            found.extend(list.into_iter().map(|seen| {
-                let (key, origin) = (seen.key(), Origin::Protocol(seen.spec.protocol));
-                let value = Value::Route(seen.named(|index| names.get(&index).copied()));
-                Seen { key, value, origin }
-            }));
-        }
-        Ok(())
-    }
-
-    fn concerns(&self, message: &Received<'_>, watched: &Watched<'_>) -> bool {
-        let Some(seen) = PlainRoute::decode(message) else {
-            return false;
-        };
-        let Watched { scope, on_link, asking, .. } = watched;
-        // Routes to single pods come and go with the pods.
-        let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
-        let ours = seen.spec.protocol == scope.protocol || watched.name_of(seen.index).is_some();
-        let covered = scope.covers(&seen.net);
-        // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
-        let asked =
-            *asking && (!covered || !ours && on_link.iter().any(|ip| seen.net.contains(ip)));
-        let inside = covered && seen.spec.protocol != RTPROT_KERNEL && (ours || !pod);
-        let (key, added) = (seen.key(), message.kind == RTM_NEWROUTE);
-        let name = |index| {
-            watched.name_of(index).or((index == watched.underlay.0).then_some(watched.underlay.1))
-        };
-        asked || inside && !watched.is_known(&key, Some(&Value::Route(seen.named(name))), added)
-    }
-
-    /// A deletion contains all known properties, such as the protocol number, so that the kernel
-    /// deletes no other route.
-    fn message(&self, op: &Op, index: u32) -> Option<Message> {
-        let (Key::Route(net, metric), Value::Route(route)) = (op.key(), op.value()) else {
-            return None;
-        };
-        let any_kind = op.is_deletion() && !route.kind.drops();
-        let kind = if any_kind { RTN_UNSPEC } else { route.kind.number() };
-        let scope = match net {
-            _ if !op.is_deletion() => route.scope,
-            IpNet::V4(_) => RT_SCOPE_NOWHERE,
-            IpNet::V6(_) => 0,
-        };
-        let family = family_number(net.addr().into());
-        let onlink = if route.onlink && !op.is_deletion() { RTNH_F_ONLINK } else { 0 };
-        let header = route_header(family, net.prefix_len(), route.protocol, scope, kind, onlink);
-        let (kind, flags) = op.kind_and_flags(RTM_NEWROUTE);
-        let mut message = Message::new(kind, flags, &header).ip(RTA_DST, net.network());
-        if index != 0 {
-            message = message.number(RTA_OIF, index);
-        }
-        if let Some(via) = route.via.filter(|via| via.is_ipv4() == net.addr().is_ipv4()) {
-            message = message.ip(RTA_GATEWAY, via);
-        }
-        Some(if *metric == 0 { message } else { message.number(RTA_PRIORITY, *metric) })
-    }
-
-    fn refusal(&self, op: &Op, errno: i32) -> (FailureKind, Problem) {
-        let (Key::Route(net, _), Value::Route(route)) = (op.key(), op.value()) else {
-            return (FailureKind::Other, Problem::new("kernel-refused", ""));
-        };
-        let dev = route.dev;
-        let problem = match (errno, op, route.via) {
-            (libc::EEXIST, Op::Add(..), _) => Problem::new(
-                "route-exists",
-                format!(
-                    "; another route to {net} already exists; find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
-                ),
-            ),
-            (
-                libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL,
-                Op::Add(..) | Op::Replace(..),
-                Some(via),
-            ) => match route.onlink {
-                // The interface is the underlay's.
-                false => Problem::new(
-                    "peer-not-on-link",
-                    format!(
-                        "; the peer's address {via} is not on the network of {dev}: host-gw and DirectRouting need a direct link; other peers are not affected"
-                    ),
-                ),
-                true => Problem::new(
-                    "gateway-unreachable",
-                    format!(
-                        "; {via} must be reachable over {dev}; check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
-                    ),
-                ),
-            },
-            _ => Problem::new("kernel-refused", ""),
-        };
-        (failure_kind(errno), problem)
-    }
-}
-
-fn read_routes(
+pub(super) fn read_routes(
     kernel: &mut NetlinkKernel,
     scope: &Scope,
     family: u8,
@@ -236,4 +116,108 @@ fn read_routes(
     found.ours.add(objects);
     found.leftovers.extend(leftovers.into_iter().rev());
     Ok(())
+}
+
+pub(super) fn survey_routes(
+    kernel: &mut NetlinkKernel,
+    scope: &Scope,
+    family: u8,
+) -> Result<Vec<Seen>, KernelError> {
+    let list = kernel.client.dump(&main_table(family), |message| {
+        PlainRoute::decode(message).filter(|seen| scope.covers(&seen.net))
+    })?;
+    let names = kernel.names(list.iter().map(|seen| seen.index))?;
+    let named = list.into_iter().map(|seen| {
+        let (key, origin) = (seen.key(), Origin::Protocol(seen.spec.protocol));
+        let value = Value::Route(seen.named(|index| names.get(&index).copied()));
+        Seen { key, value, origin }
+    });
+    Ok(named.collect())
+}
+
+pub(super) fn concerns_routes(message: &Received<'_>, watched: &Watched<'_>) -> bool {
+    let Some(seen) = PlainRoute::decode(message) else {
+        return false;
+    };
+    let Watched { scope, on_link, asking, .. } = watched;
+    // Routes to single pods come and go with the pods.
+    let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
+    let ours = seen.spec.protocol == scope.protocol || watched.name_of(seen.index).is_some();
+    let covered = scope.covers(&seen.net);
+    // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
+    let asked = *asking && (!covered || !ours && on_link.iter().any(|ip| seen.net.contains(ip)));
+    let inside = covered && seen.spec.protocol != RTPROT_KERNEL && (ours || !pod);
+    let (key, added) = (seen.key(), message.kind == RTM_NEWROUTE);
+    let name = |index| {
+        watched.name_of(index).or((index == watched.underlay.0).then_some(watched.underlay.1))
+    };
+    asked || inside && !watched.is_known(&key, Some(&Value::Route(seen.named(name))), added)
+}
+
+/// A deletion contains all known properties, such as the protocol number, so that the kernel
+/// deletes no other route.
+pub(super) fn encode_request(
+    op: &Op,
+    index: u32,
+    net: &IpNet,
+    metric: u32,
+    route: &RouteSpec,
+) -> Message {
+    let any_kind = op.is_deletion() && !route.kind.drops();
+    let kind = if any_kind { RTN_UNSPEC } else { route.kind.number() };
+    let scope = match net {
+        _ if !op.is_deletion() => route.scope,
+        IpNet::V4(_) => RT_SCOPE_NOWHERE,
+        IpNet::V6(_) => 0,
+    };
+    let family = family_number(net);
+    let onlink = if route.onlink && !op.is_deletion() { RTNH_F_ONLINK } else { 0 };
+    let header = route_header(family, net.prefix_len(), route.protocol, scope, kind, onlink);
+    let (kind, flags) = op.kind_and_flags(RTM_NEWROUTE);
+    let mut message = Message::new(kind, flags, &header).ip(RTA_DST, net.network());
+    if index != 0 {
+        message = message.number(RTA_OIF, index);
+    }
+    if let Some(via) = route.via.filter(|via| via.is_ipv4() == net.addr().is_ipv4()) {
+        message = message.ip(RTA_GATEWAY, via);
+    }
+    if metric == 0 { message } else { message.number(RTA_PRIORITY, metric) }
+}
+
+pub(super) fn explain_refusal(
+    op: &Op,
+    net: &IpNet,
+    route: &RouteSpec,
+    errno: i32,
+) -> Option<(FailureKind, Problem)> {
+    let dev = route.dev;
+    let problem = match (errno, op, route.via) {
+        (libc::EEXIST, Op::Add(..), _) => Problem::new(
+            "route-exists",
+            format!(
+                "; another route to {net} already exists; find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
+            ),
+        ),
+        (
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL,
+            Op::Add(..) | Op::Replace(..),
+            Some(via),
+        ) => match route.onlink {
+            // The interface is the underlay's.
+            false => Problem::new(
+                "peer-not-on-link",
+                format!(
+                    "; the peer's address {via} is not on the network of {dev}: host-gw and DirectRouting need a direct link; other peers are not affected"
+                ),
+            ),
+            true => Problem::new(
+                "gateway-unreachable",
+                format!(
+                    "; {via} must be reachable over {dev}; check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
+                ),
+            ),
+        },
+        _ => return None,
+    };
+    Some((FailureKind::Conflict, problem))
 }

@@ -2,7 +2,7 @@
 
 use super::NetlinkKernel;
 use crate::kernel::{FailureKind, OpError};
-use crate::kinds::kind_of;
+use crate::kinds;
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use netlink::{Answer, KernelError, Message, RequestError};
@@ -17,13 +17,14 @@ impl NetlinkKernel {
         let mut errors = Vec::new();
         let mut rest = ops;
         while let Some(first) = rest.first() {
-            if let (Key::Link(name), op) = (first.key(), first) {
-                errors.extend(self.apply_link(*name, op).err());
+            if let (Key::Link(name), Value::Link(spec)) = (first.key(), first.value()) {
+                errors.extend(self.apply_link(*name, spec, first).err());
                 rest = rest.get(1..).unwrap_or_default();
                 continue;
             }
             let peers = is_about_peers(first);
-            let same = |op: &&Op| !matches!(op.key(), Key::Link(_)) && is_about_peers(op) == peers;
+            let same =
+                |op: &&Op| !matches!(op.value(), Value::Link(_)) && is_about_peers(op) == peers;
             let run = rest.iter().take(SLICE).take_while(same).count();
             let (now, later) = rest.split_at(run);
             rest = later;
@@ -35,7 +36,7 @@ impl NetlinkKernel {
                     continue;
                 }
             };
-            let index = |op: &Op| device(op).map_or(Some(0), |name| indices.get(&name).copied());
+            let index = |op: &Op| op.device().map_or(Some(0), |name| indices.get(&name).copied());
             let (present, missing): (Vec<&Op>, Vec<&Op>) =
                 now.iter().partition(|op| index(op).is_some());
             // The kernel deleted the objects with the interface.
@@ -43,13 +44,13 @@ impl NetlinkKernel {
             errors.extend(missing.map(missing_interface));
             if peers {
                 for (name, index) in &indices {
-                    let is_on_it = |op: &&&Op| device(op) == Some(*name);
+                    let is_on_it = |op: &&&Op| op.device() == Some(*name);
                     let on_it: Vec<&Op> = present.iter().filter(is_on_it).copied().collect();
                     errors.extend(self.apply_wireguard(*index, &on_it));
                 }
                 continue;
             }
-            let message = |op| Some((kind_of(Op::key(op)).message(op, index(op)?)?, op));
+            let message = |op| Some((kinds::encode_request(op, index(op)?)?, op));
             let (messages, sent): (Vec<Message>, Vec<&Op>) =
                 present.into_iter().filter_map(message).unzip();
             let answers = self.client.batch(messages);
@@ -64,7 +65,7 @@ impl NetlinkKernel {
 
     /// The links that the operations use, without those that do not exist.
     fn indices(&mut self, ops: &[Op]) -> Result<BTreeMap<LinkName, u32>, KernelError> {
-        let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
+        let names: BTreeSet<LinkName> = ops.iter().filter_map(Op::device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
         let links = self.links_by_name(&names)?;
         Ok(links.into_iter().map(|(name, link)| (name, link.index)).collect())
@@ -81,15 +82,8 @@ pub(super) fn not_looked_up(op: &Op, error: &KernelError) -> OpError {
 }
 
 fn missing_interface(op: &Op) -> OpError {
-    let text = format!("interface {} does not exist", device(op).unwrap_or_default());
+    let text = format!("interface {} does not exist", op.device().unwrap_or_default());
     OpError::new(op, FailureKind::Other, Problem::new("interface-missing", text))
-}
-
-fn device(op: &Op) -> Option<LinkName> {
-    match op.value() {
-        Value::Route(route) => Some(route.dev).filter(|dev| *dev != LinkName::default()),
-        _ => op.key().link(),
-    }
 }
 
 fn is_about_peers(op: &Op) -> bool {
@@ -120,7 +114,7 @@ pub(super) fn op_result(op: &Op, answer: Answer) -> Result<(), OpError> {
                 "; run this program with CAP_NET_ADMIN in this network namespace",
             ),
         ),
-        _ => kind_of(op.key()).refusal(op, code),
+        _ => kinds::explain_refusal(op, code),
     };
     let colon = if words.is_empty() { "" } else { ": " };
     let text = format!("{}{colon}{words}{cause}", Errno(code));

@@ -2,7 +2,7 @@
 
 use crate::object::link::wireguard::KIND;
 use netlink::uapi::*;
-use netlink::wire::{self, Message, inside};
+use netlink::wire::{self, Message, read_nested};
 use netlink::{Client, KernelError};
 use types::{Detail, Problem};
 
@@ -20,7 +20,7 @@ impl Generic {
         let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
             .text(CTRL_ATTR_FAMILY_NAME, WG_GENL_NAME);
         let found = client.look_up(vec![request], |message| {
-            wire::u16_at(inside(message.body.get(GENLMSG..)?, CTRL_ATTR_FAMILY_ID)?, 0)
+            wire::u16_at(read_nested(message.body.get(GENLMSG..)?, CTRL_ATTR_FAMILY_ID)?, 0)
         });
         let failed = |why| Err(KernelError::new("check for WireGuard support", why));
         match found.into_iter().next() {

@@ -5,8 +5,8 @@ use super::apply::not_looked_up;
 use crate::host::{ethtool, port};
 use crate::kernel::{FailureKind, OpError, vanished_interface};
 use crate::names::LinkName;
+use crate::object::Op;
 use crate::object::link::{LinkKind, LinkSpec, SeenLink};
-use crate::object::{Op, Value};
 use netlink::header::{flag_header, link_header};
 use netlink::uapi::*;
 use netlink::{Message, RequestError};
@@ -14,9 +14,14 @@ use std::io;
 use types::Problem;
 
 impl NetlinkKernel {
-    pub(super) fn apply_link(&mut self, name: LinkName, op: &Op) -> Result<(), OpError> {
+    pub(super) fn apply_link(
+        &mut self,
+        name: LinkName,
+        spec: &LinkSpec,
+        op: &Op,
+    ) -> Result<(), OpError> {
         match op {
-            Op::Add(_, Value::Link(spec)) => {
+            Op::Add(..) => {
                 let Some(message) = creation(name, spec) else {
                     let kind = spec.kind.name();
                     let text = format!(
@@ -43,7 +48,7 @@ impl NetlinkKernel {
                     Err(error) => Err(error),
                 }
             }
-            Op::Replace(_, Value::Link(spec)) => self.change_link(name, spec, op),
+            Op::Replace(..) => self.change_link(name, spec, op),
             Op::Delete(..) => {
                 if let Some(bridge) = port::bridge_of(name.as_str()) {
                     // Otherwise a pod that gets one of the addresses would not be reachable.
@@ -57,7 +62,7 @@ impl NetlinkKernel {
                     None => Ok(()),
                 }
             }
-            Op::Refuse(_, Value::Link(spec)) => {
+            Op::Refuse(..) => {
                 let kind = spec.kind.name();
                 let text = format!(
                     "an interface {name} of kind {kind} already exists; rename or delete the interface (ip link delete {name})"
@@ -65,7 +70,6 @@ impl NetlinkKernel {
                 let why = Problem::new("interface-name-taken", text);
                 Err(OpError::new(op, FailureKind::Conflict, why))
             }
-            Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => Ok(()),
         }
     }
 

@@ -3,12 +3,11 @@
 use super::NetlinkKernel;
 use super::watched::Watched;
 use crate::cleanup::Inventory;
-use crate::kernel::{ExistingState, Facts, Kernel, OpError, WireguardKernel};
-use crate::kinds::KINDS;
+use crate::kernel::{ExistingState, Facts, Kernel, OpError};
+use crate::kinds;
 use crate::kinds::route::{PlainRoute, main_table};
 use crate::names::LinkName;
 use crate::object::link::SeenLink;
-use crate::object::wireguard_peer::PublicKey;
 use crate::object::{KernelState, Op};
 use crate::report::survey::Survey;
 use crate::scope::Scope;
@@ -18,7 +17,7 @@ use netlink::address::{Address, addresses_of_link};
 use netlink::link::{Link, all_links, link_of_index, link_of_name, look_up_links};
 use netlink::route::{Route, route_to};
 use netlink::uapi::*;
-use netlink::{KernelError, Notified, Received, Subscription};
+use netlink::{KernelError, Notified, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -31,21 +30,11 @@ impl Kernel for NetlinkKernel {
         scope: &Scope,
         _want: &KernelState,
     ) -> Result<ExistingState, KernelError> {
-        let mut found = ExistingState::default();
-        for kind in KINDS {
-            kind.read(self, scope, &mut found)?;
-        }
-        Ok(found)
+        kinds::read_existing(self, scope)
     }
 
     async fn survey(&mut self, scope: &Scope) -> Result<Survey, KernelError> {
-        let links = self.all_links()?;
-        let links = links.into_iter().map(|link| (link.index, link.name, link.spec)).collect();
-        let mut found = Survey { links, objects: Vec::new() };
-        for kind in KINDS {
-            kind.survey(self, scope, &mut found.objects)?;
-        }
-        Ok(found)
+        Ok(Survey { links: self.all_links()?, objects: kinds::survey_objects(self, scope)? })
     }
 
     async fn facts(
@@ -88,30 +77,14 @@ impl Kernel for NetlinkKernel {
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
         let (subscription, watched) = self.watched(scope, known);
-        subscription.wait(|message| concerns(message, &watched)).await;
+        subscription.wait(|message| kinds::concerns_flannel(message, &watched)).await;
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         let (subscription, watched) = self.watched(scope, known);
-        subscription.take_queued(|message| concerns(message, &watched)) != Notified::Nothing
+        subscription.take_queued(|message| kinds::concerns_flannel(message, &watched)) != Notified::Nothing
             // Changes are not announced.
             || !subscription.is_open()
-    }
-}
-
-#[async_trait]
-impl WireguardKernel for NetlinkKernel {
-    /// Reads the interfaces that were flannel's WireGuard interfaces at the last full read.
-    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut found = ExistingState::default();
-        for (name, index) in self.wireguards.clone() {
-            self.wireguard(scope, name, index, &mut found)?;
-        }
-        Ok(found)
-    }
-
-    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
-        self.greet_all(peers);
     }
 }
 
@@ -148,10 +121,7 @@ impl NetlinkKernel {
                 routes.push((seen.net, seen.metric, seen.named(name)));
             }
         }
-        Ok(Inventory {
-            links: links.into_iter().map(|link| (link.name, link.spec)).collect(),
-            routes,
-        })
+        Ok(Inventory { links, routes })
     }
 
     fn links_by_index(&mut self, indices: &[u32]) -> Result<Vec<SeenLink>, KernelError> {
@@ -212,8 +182,4 @@ impl NetlinkKernel {
         });
         near.map(|(ip, _)| *ip).collect()
     }
-}
-
-fn concerns(message: &Received<'_>, watched: &Watched<'_>) -> bool {
-    KINDS.iter().any(|kind| kind.concerns(message, watched))
 }

@@ -4,18 +4,17 @@
 use super::NetlinkKernel;
 use super::apply::op_result;
 use super::generic::Generic;
-use crate::kernel::ExistingState;
-use crate::kernel::{FailureKind, OpError};
+use crate::kernel::{ExistingState, FailureKind, OpError, WireguardKernel};
 use crate::names::LinkName;
 use crate::object::link::wireguard::WireguardSpec;
-use crate::object::wireguard_peer::{self, Inside, KEY, PublicKey, Secret, SeenPeer};
+use crate::object::wireguard_peer::{self, KEY, PublicKey, Secret, SeenPeer};
 use crate::object::{Key, Op, Value};
 use crate::scope::Scope;
+use async_trait::async_trait;
 use ipnet::IpNet;
 use netlink::uapi::*;
 use netlink::wire;
 use netlink::{KernelError, Message, Query, Received, RequestError};
-use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::Detail;
 
@@ -25,8 +24,7 @@ const OPERATIONS: usize = 200;
 /// As the kernel reports it.
 #[derive(Default)]
 struct Device {
-    key: Option<Secret>,
-    port: u16,
+    spec: WireguardSpec,
     peers: Vec<SeenPeer>,
 }
 
@@ -37,7 +35,7 @@ impl Generic {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let query = Query::new("WireGuard peers", message);
         self.client.fold_dump(&query, Device::default, |device, message| {
-            decode(device, message, now);
+            decode_device(device, message, now);
         })
     }
 
@@ -51,7 +49,7 @@ impl Generic {
     fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
-            if !self.device(index).is_ok_and(|device| device.port == port) {
+            if !self.device(index).is_ok_and(|device| device.spec.port == port) {
                 continue;
             }
             // The kernel chooses a free port.
@@ -62,25 +60,40 @@ impl Generic {
     }
 }
 
-/// The peer to which the kernel sends packets for a network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerStatus {
-    pub key: PublicKey,
-    /// `None` if unknown.
-    pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake; `None` if there was none.
-    pub handshake: Option<Duration>,
+/// The peer whose allowed IPs contain exactly the network `net`.
+pub(crate) fn find_peer(index: u32, net: IpNet) -> Result<Option<SeenPeer>, KernelError> {
+    let device = Generic::open()?.device(index)?;
+    Ok(device.peers.into_iter().find(|seen| seen.allowed.contains(&net)))
 }
 
-/// The peer whose allowed IPs contain exactly the network `net`.
-pub(crate) fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
-    let device = Generic::open()?.device(index)?;
-    let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
-    Ok(seen.map(|seen| PeerStatus {
-        key: seen.key,
-        endpoint: seen.peer.endpoint,
-        handshake: seen.session.handshake,
-    }))
+#[async_trait]
+impl WireguardKernel for NetlinkKernel {
+    /// Reads the interfaces that were flannel's WireGuard interfaces at the last full read.
+    async fn read_peers(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
+        let mut found = ExistingState::default();
+        for (name, index) in self.wireguards.clone() {
+            self.wireguard(scope, name, index, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Failures are ignored, because the first packet to a peer also starts the session.
+    async fn greet(&mut self, peers: &[(LinkName, PublicKey)]) {
+        for (name, index) in self.wireguards.clone() {
+            let Ok(generic) = self.generic() else {
+                return;
+            };
+            let of_it: Vec<&PublicKey> =
+                peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
+            let messages = of_it.chunks(OPERATIONS).map(|part| {
+                generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
+                    part.iter().fold(list, |list, key| wireguard_peer::greet(list, key))
+                })
+            });
+            let messages = messages.collect();
+            generic.client.batch(messages);
+        }
+    }
 }
 
 impl NetlinkKernel {
@@ -106,30 +119,8 @@ impl NetlinkKernel {
             self.generic = None;
         }
         let device = device?;
-        // Collected first: a map that is built in one go needs half the memory, and the peers are read every few seconds.
-        let (mut ours, mut sessions) =
-            (Vec::with_capacity(device.peers.len() * 2), Vec::with_capacity(device.peers.len()));
-        for seen in device.peers {
-            match seen.inside(scope) {
-                Inside::All => {}
-                Inside::Some => {
-                    found.mixed.insert(Key::WireguardPeer(name, seen.key));
-                }
-                Inside::Nothing => continue,
-            }
-            for net in seen.allowed.into_iter().filter(|net| wireguard_peer::is_inside(scope, net))
-            {
-                ours.push((Key::AllowedIp(name, net), Value::AllowedIp(seen.key)));
-            }
-            sessions.push(((name, seen.key), seen.session));
-            ours.push((
-                Key::WireguardPeer(name, seen.key),
-                Value::WireguardPeer(Box::new(seen.peer)),
-            ));
-        }
-        found.ours.0.append(&mut ours.into_iter().collect());
-        found.sessions.append(&mut sessions.into_iter().collect());
-        Ok(WireguardSpec { key: device.key, port: device.port })
+        add_peers(name, device.peers, scope, found);
+        Ok(device.spec)
     }
 
     pub(super) fn set_wireguard(
@@ -138,7 +129,8 @@ impl NetlinkKernel {
         spec: &WireguardSpec,
         op: &Op,
     ) -> Result<(), OpError> {
-        let others = self.wireguards.clone();
+        let links = self.wireguards.iter().map(|(_, link)| *link);
+        let others = links.filter(|link| *link != index).collect();
         let generic = self.generic().map_err(|error| not_configured(op, error))?;
         let setting = |generic: &Generic| {
             let message =
@@ -149,32 +141,12 @@ impl NetlinkKernel {
             }
         };
         let mut answer = generic.client.request(setting(generic));
-        if answer.as_ref().err().and_then(RequestError::errno) == Some(libc::EADDRINUSE) {
-            let others = others.into_iter().map(|(_, other)| other).filter(|other| *other != index);
-            if generic.vacate(spec.port, others.collect()) {
-                answer = generic.client.request(setting(generic));
-            }
+        if answer.as_ref().err().and_then(RequestError::errno) == Some(libc::EADDRINUSE)
+            && generic.vacate(spec.port, others)
+        {
+            answer = generic.client.request(setting(generic));
         }
         op_result(op, answer)
-    }
-
-    /// Starts sessions with WireGuard peers that have no keepalive. Failures are ignored, because
-    /// the first packet to a peer also starts the session.
-    pub(super) fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
-        for (name, index) in self.wireguards.clone() {
-            let Ok(generic) = self.generic() else {
-                return;
-            };
-            let of_it: Vec<&PublicKey> =
-                peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
-            let messages = of_it.chunks(OPERATIONS).map(|part| {
-                generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
-                    part.iter().fold(list, |list, key| wireguard_peer::greet(list, key))
-                })
-            });
-            let messages = messages.collect();
-            generic.client.batch(messages);
-        }
     }
 
     /// The operations are on the peers and allowed IPs of one interface.
@@ -186,9 +158,9 @@ impl NetlinkKernel {
             }
         };
         let message = |generic: &Generic, ops: &[&Op]| {
-            generic
-                .setting(index)
-                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| encode(op, list)))
+            generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
+                ops.iter().fold(list, |list, op| encode_peers(op, list))
+            })
         };
         let mut errors = Vec::new();
         for part in ops.chunks(OPERATIONS) {
@@ -206,6 +178,33 @@ impl NetlinkKernel {
     }
 }
 
+/// Adds flannel's peers on the interface to `found`.
+fn add_peers(name: LinkName, peers: Vec<SeenPeer>, scope: &Scope, found: &mut ExistingState) {
+    // Collected first: a map that is built in one go needs half the memory, and the peers are read every few seconds.
+    let (mut ours, mut sessions) =
+        (Vec::with_capacity(peers.len() * 2), Vec::with_capacity(peers.len()));
+    for seen in peers {
+        // Flannel's former networks count too.
+        let is_inside = |net: &IpNet| scope.covers(net) || scope.covered(net);
+        let (inside, outside): (Vec<IpNet>, Vec<IpNet>) =
+            seen.allowed.into_iter().partition(is_inside);
+        // An operator's peer. A peer without allowed IPs is a leftover of flannel's.
+        if inside.is_empty() && !outside.is_empty() {
+            continue;
+        }
+        let key = Key::WireguardPeer(name, seen.key);
+        if !outside.is_empty() {
+            found.mixed.insert(key);
+        }
+        let allowed = |net| (Key::AllowedIp(name, net), Value::AllowedIp(seen.key));
+        ours.extend(inside.into_iter().map(allowed));
+        ours.push((key, Value::WireguardPeer(Box::new(seen.peer))));
+        sessions.push(((name, seen.key), seen.session));
+    }
+    found.ours.add(ours);
+    found.sessions.append(&mut sessions.into_iter().collect());
+}
+
 /// A kernel that did not answer may have WireGuard.
 fn not_configured(op: &Op, error: KernelError) -> OpError {
     let kind = match error.why.detail {
@@ -215,16 +214,17 @@ fn not_configured(op: &Op, error: KernelError) -> OpError {
     OpError::new(op, kind, error.why)
 }
 
-fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
-    for (kind, value) in wire::attrs(message.body, GENLMSG) {
+fn decode_device(device: &mut Device, message: &Received<'_>, now: Duration) {
+    for (kind, value) in wire::read_attrs(message.body, GENLMSG) {
         match kind {
             WGDEVICE_A_PRIVATE_KEY => {
-                device.key = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
+                device.spec.key =
+                    value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
             }
-            WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
+            WGDEVICE_A_LISTEN_PORT => device.spec.port = wire::u16_at(value, 0).unwrap_or(0),
             WGDEVICE_A_PEERS => {
                 for seen in
-                    wire::attrs(value, 0).filter_map(|(_, value)| SeenPeer::decode(value, now))
+                    wire::read_attrs(value, 0).filter_map(|(_, value)| SeenPeer::decode(value, now))
                 {
                     match device.peers.last_mut() {
                         // The list of a peer's allowed IPs is continued in the next message.
@@ -238,7 +238,7 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     }
 }
 
-fn encode(op: &Op, list: Message) -> Message {
+fn encode_peers(op: &Op, list: Message) -> Message {
     match (op.key(), op.value(), op.is_deletion()) {
         (Key::WireguardPeer(_, key), _, true) => wireguard_peer::remove_peer(list, key),
         (Key::WireguardPeer(_, key), Value::WireguardPeer(peer), false) => {
@@ -262,10 +262,12 @@ mod tests {
     fn device_of(ops: &[&Op]) -> Device {
         let message = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
-            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| encode(op, list)));
+            .nest(WGDEVICE_A_PEERS, |list| {
+                ops.iter().fold(list, |list, op| encode_peers(op, list))
+            });
         let mut devices = message.read_back(|message| {
             let mut device = Device::default();
-            decode(&mut device, message, Duration::from_secs(1));
+            decode_device(&mut device, message, Duration::from_secs(1));
             Some(device)
         });
         devices.remove(0)
@@ -290,7 +292,7 @@ mod tests {
             ]);
             let [seen] = &device.peers[..] else { panic!("one peer") };
             assert_eq!(
-                (seen.key, &seen.peer, &seen.allowed, device.port),
+                (seen.key, &seen.peer, &seen.allowed, device.spec.port),
                 (key, &peer, &vec![net], 51820)
             );
         }
@@ -308,14 +310,18 @@ mod tests {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
         let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
         let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
-        let message = encode(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]));
+        let message =
+            encode_peers(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]));
         let peer = message.read_back(|message| {
-            wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
+            wire::read_attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
         });
         let peer = peer.concat();
         // Without these attributes, the kernel would keep its values.
-        assert_eq!(wire::inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
-        assert_eq!(wire::inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
+        assert_eq!(wire::read_nested(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
+        assert_eq!(
+            wire::read_nested(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL),
+            Some(&[0; 2][..])
+        );
     }
 
     #[test]
@@ -328,19 +334,31 @@ mod tests {
             protocol: 241,
             checksum_offload: false,
         };
-        for (allowed, inside) in [
-            (vec!["10.244.3.0/24"], Inside::All),
-            (vec![], Inside::All),
-            (vec!["10.5.3.0/24"], Inside::All),
-            (vec!["10.244.3.0/24", "192.168.9.0/24"], Inside::Some),
-            (vec!["10.0.0.0/8"], Inside::Nothing),
-            (vec!["::/0"], Inside::Nothing),
+        // Whether the peer is ours, and whether an operator added allowed IPs.
+        for (allowed, is_ours, is_mixed) in [
+            (vec!["10.244.3.0/24"], true, false),
+            (vec![], true, false),
+            (vec!["10.5.3.0/24"], true, false),
+            (vec!["10.244.3.0/24", "192.168.9.0/24"], true, true),
+            (vec!["10.0.0.0/8"], false, false),
+            (vec!["::/0"], false, false),
         ] {
             let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
             let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
-            let seen =
-                SeenPeer { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
-            assert_eq!(seen.inside(&scope), inside, "{:?}", seen.allowed);
+            let (key, session) = (PublicKey([5; KEY]), Session::default());
+            let seen = SeenPeer { key, peer, session, allowed: allowed.clone() };
+            let (name, mut found) = (LinkName::parse("flannel-wg").unwrap(), Default::default());
+            add_peers(name, vec![seen], &scope, &mut found);
+            let ExistingState { ours, sessions, mixed, .. } = found;
+            let key = Key::WireguardPeer(name, key);
+            assert_eq!(
+                (ours.0.contains_key(&key), mixed.contains(&key)),
+                (is_ours, is_mixed),
+                "{allowed:?}"
+            );
+            assert_eq!(sessions.len(), usize::from(is_ours), "{allowed:?}");
+            let inside = allowed.len() - usize::from(is_mixed);
+            assert_eq!(ours.0.len(), if is_ours { 1 + inside } else { 0 }, "{allowed:?}");
         }
     }
 
@@ -348,7 +366,7 @@ mod tests {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let message = Received { kind: 30, flags: 0, sequence: 1, body: &bytes };
-            decode(&mut Device::default(), &message, Duration::ZERO);
+            decode_device(&mut Device::default(), &message, Duration::ZERO);
             let _ = SeenPeer::decode(&bytes, Duration::ZERO);
         }
     }

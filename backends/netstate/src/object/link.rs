@@ -1,11 +1,9 @@
 //! Links: what all interfaces have. Each submodule has what only one kind of interface has.
 
 pub mod ipip;
-pub mod tun;
 pub mod vxlan;
 pub mod wireguard;
 
-use super::fit::Fit;
 use crate::names::{LinkName, Mac};
 use crate::report::text::Words;
 use ipip::IpipSpec;
@@ -13,9 +11,24 @@ use netlink::Message;
 use netlink::link::Link;
 use netlink::uapi::*;
 use std::fmt::Write;
-use tun::TunSpec;
 use vxlan::VxlanSpec;
 use wireguard::WireguardSpec;
+
+/// The kernel's name for TUN devices (IFLA_INFO_KIND).
+const TUN: &str = "tun";
+
+/// Result of the comparison of an existing link with the desired one. Ordered by the effort of the
+/// repair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    Same,
+    /// The property can change in place.
+    Change,
+    /// The kernel fixes the property when it creates the link.
+    Rebuild,
+    /// A link of another program has the name of flannel's link.
+    Refused,
+}
 
 /// `None` means "leave unchanged" in a desired interface and "unknown" in an existing one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,8 +51,11 @@ pub struct LinkSpec {
 pub enum LinkKind {
     Vxlan(VxlanSpec),
     Ipip(IpipSpec),
-    /// A device of flannel-rs or Go flannel.
-    Tun(TunSpec),
+    /// A device of flannel-rs or Go flannel. The kernel creates it when a program opens it.
+    Tun {
+        /// flanneld's packet engine has the device open. Otherwise, packets that enter it are lost.
+        held: bool,
+    },
     Wireguard(WireguardSpec),
     /// A kind that flannel does not create, as the kernel names it. No desired interface has one.
     Other(String),
@@ -52,7 +68,7 @@ impl LinkKind {
         match self {
             LinkKind::Vxlan(_) => vxlan::KIND,
             LinkKind::Ipip(_) => ipip::KIND,
-            LinkKind::Tun(_) => tun::KIND,
+            LinkKind::Tun { .. } => TUN,
             LinkKind::Wireguard(_) => wireguard::KIND,
             LinkKind::Other(kind) => kind,
         }
@@ -72,11 +88,18 @@ impl LinkKind {
     /// `self` is desired.
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
-            (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
-            (LinkKind::Ipip(want), LinkKind::Ipip(have)) => want.fit(have),
-            (LinkKind::Tun(want), LinkKind::Tun(have)) => want.fit(have),
-            (LinkKind::Wireguard(want), LinkKind::Wireguard(have)) => want.fit(have),
-            (LinkKind::Other(want), LinkKind::Other(have)) if want == have => Fit::Same,
+            (want, have) if want == have => Fit::Same,
+            (LinkKind::Vxlan(want), LinkKind::Vxlan(have))
+                if want.is_same_tunnel(have) && want.gbp == have.gbp =>
+            {
+                Fit::Change
+            }
+            // The kernel cannot turn an interface with a remote address into one without (ip_tunnel_changelink).
+            (LinkKind::Ipip(want), LinkKind::Ipip(have)) if want.remote == have.remote => {
+                Fit::Change
+            }
+            // flanneld can change all properties in place, without packet loss.
+            (LinkKind::Wireguard(_), LinkKind::Wireguard(_)) => Fit::Change,
             (want, have) if want.is_flannels() && have.is_flannels() => Fit::Rebuild,
             _ => Fit::Refused,
         }
@@ -87,8 +110,8 @@ impl LinkKind {
             vxlan::KIND => LinkKind::Vxlan(vxlan::decode(link.data)),
             ipip::KIND => LinkKind::Ipip(ipip::decode(link.data)),
             // Key and port are read over generic netlink.
-            wireguard::KIND => LinkKind::Wireguard(WireguardSpec { key: None, port: 0 }),
-            tun::KIND => LinkKind::Tun(TunSpec { held: false }),
+            wireguard::KIND => LinkKind::Wireguard(WireguardSpec::default()),
+            TUN => LinkKind::Tun { held: false },
             "" => LinkKind::Other("device".to_owned()),
             other => LinkKind::Other(other.to_owned()),
         }
@@ -103,29 +126,28 @@ impl LinkKind {
             LinkKind::Wireguard(_) => {
                 Some(message.nest(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, wireguard::KIND)))
             }
-            LinkKind::Tun(_) | LinkKind::Other(_) => None,
+            LinkKind::Tun { .. } | LinkKind::Other(_) => None,
         }
     }
 
     /// Completes a request to change a link. `None` if all properties are in sync.
     pub(crate) fn change(&self, message: Message, found: &LinkKind) -> Option<Message> {
-        match (self, found) {
-            (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),
-            (LinkKind::Ipip(want), LinkKind::Ipip(have)) => {
-                (want != have).then(|| ipip::attributes(message, want))
-            }
+        match self {
+            _ if self == found => None,
+            LinkKind::Vxlan(spec) => Some(vxlan::change(message, spec)),
+            LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
             _ => None,
         }
     }
 
     /// The properties, each after a space.
-    fn text(&self, words: &Words<'_>) -> String {
+    fn text(&self, words: &Words) -> String {
         match self {
             LinkKind::Vxlan(spec) => spec.text(words),
             LinkKind::Ipip(spec) => spec.text(),
-            LinkKind::Tun(tun) if !tun.held => ", not opened by any flanneld".to_owned(),
+            LinkKind::Tun { held: false } => ", not opened by any flanneld".to_owned(),
             LinkKind::Wireguard(spec) => spec.text(),
-            LinkKind::Tun(_) | LinkKind::Other(_) => String::new(),
+            LinkKind::Tun { .. } | LinkKind::Other(_) => String::new(),
         }
     }
 }
@@ -144,13 +166,13 @@ impl LinkSpec {
         let change = self.mtu != found.mtu
             || self.up != found.up
             || (self.mac.is_some() && self.mac != found.mac)
-            || differing(self.accept_ra, found.accept_ra).is_some()
-            || differing(self.checksum_offload, found.checksum_offload).is_some();
+            || find_difference(self.accept_ra, found.accept_ra).is_some()
+            || find_difference(self.checksum_offload, found.checksum_offload).is_some();
         if kind == Fit::Same && change { Fit::Change } else { kind }
     }
 
     /// Writes the syntax of `ip -d link`.
-    pub(crate) fn text(&self, name: LinkName, words: &Words<'_>) -> String {
+    pub(crate) fn text(&self, name: LinkName, words: &Words) -> String {
         let mut out = format!("{name} mtu {} {}", self.mtu, if self.up { "up" } else { "down" });
         if let Some(mac) = self.mac {
             let _ = write!(out, " address {mac}");
@@ -160,18 +182,13 @@ impl LinkSpec {
 
     /// As a link that exists instead of the desired one. The text omits properties that flanneld
     /// does not set, and includes differing ones that `ip link` does not show.
-    pub(crate) fn text_instead(
-        &self,
-        name: LinkName,
-        wanted: &LinkSpec,
-        words: &Words<'_>,
-    ) -> String {
+    pub(crate) fn text_instead(&self, name: LinkName, wanted: &LinkSpec, words: &Words) -> String {
         let shown = LinkSpec { mac: self.mac.filter(|_| wanted.mac.is_some()), ..self.clone() };
         let mut out = shown.text(name, words);
-        if let Some(found) = differing(wanted.accept_ra, self.accept_ra) {
+        if let Some(found) = find_difference(wanted.accept_ra, self.accept_ra) {
             let _ = write!(out, ", accept_ra {}", u8::from(found));
         }
-        if let Some(found) = differing(wanted.checksum_offload, self.checksum_offload) {
+        if let Some(found) = find_difference(wanted.checksum_offload, self.checksum_offload) {
             let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
         }
         out
@@ -179,12 +196,13 @@ impl LinkSpec {
 }
 
 /// The found value, if both are known and differ.
-fn differing(wanted: Option<bool>, found: Option<bool>) -> Option<bool> {
+fn find_difference(wanted: Option<bool>, found: Option<bool>) -> Option<bool> {
     found.filter(|found| wanted.is_some_and(|wanted| wanted != *found))
 }
 
 /// A link of any program.
-pub(crate) struct SeenLink {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenLink {
     pub index: u32,
     pub name: LinkName,
     pub spec: LinkSpec,
@@ -204,16 +222,32 @@ impl SeenLink {
 
 #[cfg(test)]
 mod tests {
-    use super::tun::TunSpec;
     use super::*;
-    use crate::report::protocols::Protocols;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn ipip_changes_are_in_place_or_need_a_rebuild() {
+        let want = IpipSpec {
+            local: Some(Ipv4Addr::new(192, 0, 2, 1)),
+            remote: None,
+            ttl: 0,
+            pmtudisc: false,
+        };
+        for (found, fit) in [
+            (want, Fit::Same),
+            (IpipSpec { local: None, ..want }, Fit::Change),
+            (IpipSpec { ttl: 64, pmtudisc: true, ..want }, Fit::Change),
+            (IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..want }, Fit::Rebuild),
+        ] {
+            assert_eq!(LinkKind::Ipip(want).fit(&LinkKind::Ipip(found)), fit, "{found:?}");
+        }
+    }
 
     #[test]
     fn link_in_place_of_a_wanted_one_shows_what_differs() {
-        let (protocols, name) = (Protocols::default(), LinkName::parse("flannel0").unwrap());
-        let words = Words { protocol: &|number| protocols.name(number), interface: &|_| None };
+        let name = LinkName::parse("flannel0").unwrap();
         let wanted = LinkSpec {
-            kind: LinkKind::Tun(TunSpec { held: true }),
+            kind: LinkKind::Tun { held: true },
             mac: None,
             mtu: 1450,
             up: true,
@@ -229,7 +263,7 @@ mod tests {
             ..wanted.clone()
         };
         assert_eq!(
-            found.text_instead(name, &wanted, &words),
+            found.text_instead(name, &wanted, &Words::default()),
             "flannel0 mtu 1400 down tun, accept_ra 1"
         );
     }

@@ -9,17 +9,19 @@ use std::net::IpAddr;
 
 /// RT_SCOPE_*, as far as routes of the main table can have them.
 const SCOPES: [(u8, &str); 3] = [(200, "site"), (253, "link"), (254, "host")];
-/// RTN_*, as far as routes of the main table can have them.
-const TYPES: [(u8, &str); 9] = [
-    (2, "local"),
-    (3, "broadcast"),
-    (4, "anycast"),
-    (5, "multicast"),
-    (6, "blackhole"),
-    (7, "unreachable"),
-    (8, "prohibit"),
-    (9, "throw"),
-    (10, "nat"),
+/// RTN_*.
+const TYPES: [&str; 11] = [
+    "none",
+    "unicast",
+    "local",
+    "broadcast",
+    "anycast",
+    "multicast",
+    "blackhole",
+    "unreachable",
+    "prohibit",
+    "throw",
+    "nat",
 ];
 
 /// RTPROT_BOOT: routes that operators add manually and that Go flannel adds.
@@ -68,15 +70,14 @@ impl RouteSpec {
 
     /// As `ip route` prints it.
     #[must_use]
-    pub fn text(&self, net: &IpNet, metric: u32, words: &Words<'_>) -> String {
+    pub fn text(&self, net: &IpNet, metric: u32, words: &Words) -> String {
         let mut out = String::new();
         if self.kind != RouteKind::Unicast {
             let kind = self.kind.number();
-            let name = TYPES
-                .iter()
-                .find(|(number, _)| *number == kind)
-                .map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned());
-            let _ = write!(out, "{name} ");
+            let _ = match TYPES.get(usize::from(kind)) {
+                Some(name) => write!(out, "{name} "),
+                None => write!(out, "{kind} "),
+            };
         }
         let _ = write!(out, "{net}");
         if let Some(via) = self.via {
@@ -85,7 +86,7 @@ impl RouteSpec {
         if self.dev != LinkName::default() {
             let _ = write!(out, " dev {}", self.dev);
         }
-        let _ = write!(out, " proto {}", (words.protocol)(self.protocol));
+        let _ = write!(out, " proto {}", words.protocols.name(self.protocol));
         if let Some((_, scope)) = SCOPES.iter().find(|(number, _)| *number == self.scope) {
             let _ = write!(out, " scope {scope}");
         }

@@ -1,10 +1,9 @@
 //! WireGuard peers and their keys.
 
 use crate::names::LinkName;
-use crate::scope::Scope;
 use ipnet::IpNet;
 use netlink::uapi::*;
-use netlink::wire::{self, inside};
+use netlink::wire::{self, read_nested};
 use netlink::{Message, family_number};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -36,7 +35,8 @@ pub struct Session {
 }
 
 /// As the kernel reports it.
-pub(crate) struct SeenPeer {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SeenPeer {
     pub key: PublicKey,
     pub peer: WireguardPeer,
     pub session: Session,
@@ -44,32 +44,22 @@ pub(crate) struct SeenPeer {
 }
 
 impl SeenPeer {
-    /// Flannel's former networks count too.
-    pub(crate) fn inside(&self, scope: &Scope) -> Inside {
-        let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
-        match (ours, self.allowed.len()) {
-            (ours, all) if ours == all => Inside::All,
-            (0, _) => Inside::Nothing,
-            _ => Inside::Some,
-        }
-    }
-
     /// `now` is the time since 1970.
     pub(crate) fn decode(value: &[u8], now: Duration) -> Option<Self> {
-        let key = PublicKey(inside(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
+        let key = PublicKey(read_nested(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
         let mut seen = Self {
             key,
             peer: WireguardPeer { endpoint: None, preshared: None, keepalive: 0 },
             session: Session::default(),
             allowed: Vec::new(),
         };
-        for (kind, value) in wire::attrs(value, 0) {
+        for (kind, value) in wire::read_attrs(value, 0) {
             match kind {
                 WGPEER_A_PRESHARED_KEY => {
                     seen.peer.preshared =
                         value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
                 }
-                WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
+                WGPEER_A_ENDPOINT => seen.peer.endpoint = decode_endpoint(value),
                 WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => {
                     seen.peer.keepalive = wire::u16_at(value, 0).unwrap_or(0);
                 }
@@ -86,28 +76,13 @@ impl SeenPeer {
                 WGPEER_A_RX_BYTES => seen.session.received = wire::u64_at(value, 0).unwrap_or(0),
                 WGPEER_A_TX_BYTES => seen.session.sent = wire::u64_at(value, 0).unwrap_or(0),
                 WGPEER_A_ALLOWEDIPS => seen.allowed.extend(
-                    wire::attrs(value, 0).filter_map(|(_, value)| decode_allowed_ip(value)),
+                    wire::read_attrs(value, 0).filter_map(|(_, value)| decode_allowed_ip(value)),
                 ),
                 _ => {}
             }
         }
         Some(seen)
     }
-}
-
-/// How many of a peer's allowed IPs are inside flannel's networks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inside {
-    /// The peer is flannel's. So is one without allowed IPs, which is a leftover.
-    All,
-    /// An operator added the peer, or added allowed IPs to flannel's.
-    Some,
-    /// The peer is an operator's.
-    Nothing,
-}
-
-pub(crate) fn is_inside(scope: &Scope, net: &IpNet) -> bool {
-    scope.covers(net) || scope.covered(net)
 }
 
 impl WireguardPeer {
@@ -140,7 +115,7 @@ pub(crate) fn set_peer(list: Message, key: &PublicKey, peer: &WireguardPeer) -> 
             .attr(WGPEER_A_PRESHARED_KEY, preshared)
             .attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &peer.keepalive.to_ne_bytes());
         match peer.endpoint {
-            Some(endpoint) => entry.attr(WGPEER_A_ENDPOINT, &sockaddr(endpoint)),
+            Some(endpoint) => entry.attr(WGPEER_A_ENDPOINT, &encode_endpoint(endpoint)),
             None => entry,
         }
     })
@@ -165,7 +140,7 @@ pub(crate) fn remove_allowed_ip(list: Message, net: &IpNet) -> Message {
 }
 
 fn allow(peer: Message, net: &IpNet) -> Message {
-    let family = u16::from(family_number(net.addr().into()));
+    let family = u16::from(family_number(net));
     peer.nest(WGPEER_A_ALLOWEDIPS, |list| {
         list.nest(0, |entry| {
             entry
@@ -177,8 +152,8 @@ fn allow(peer: Message, net: &IpNet) -> Message {
 }
 
 fn decode_allowed_ip(entry: &[u8]) -> Option<IpNet> {
-    let ip = wire::ip(inside(entry, WGALLOWEDIP_A_IPADDR)?)?;
-    IpNet::new(ip, wire::u8_at(inside(entry, WGALLOWEDIP_A_CIDR_MASK)?, 0)?).ok()
+    let ip = wire::read_ip(read_nested(entry, WGALLOWEDIP_A_IPADDR)?)?;
+    IpNet::new(ip, wire::u8_at(read_nested(entry, WGALLOWEDIP_A_CIDR_MASK)?, 0)?).ok()
 }
 
 /// Enables and disables the peer's keepalive, so that the kernel sends it a packet at once.
@@ -192,7 +167,7 @@ pub(crate) fn greet(list: Message, key: &PublicKey) -> Message {
 }
 
 /// struct sockaddr_in or sockaddr_in6.
-fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
+fn encode_endpoint(endpoint: SocketAddr) -> Vec<u8> {
     let port = endpoint.port().to_be_bytes();
     match endpoint {
         SocketAddr::V4(v4) => {
@@ -209,14 +184,14 @@ fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
     }
 }
 
-fn endpoint(value: &[u8]) -> Option<SocketAddr> {
+fn decode_endpoint(value: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(value.get(2..4)?.try_into().ok()?);
     let ip = match u8::try_from(wire::u16_at(value, 0)?).ok()? {
         AF_INET => value.get(4..8)?,
         AF_INET6 => value.get(8..24)?,
         _ => return None,
     };
-    Some(match wire::ip(ip)? {
+    Some(match wire::read_ip(ip)? {
         IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
         IpAddr::V6(ip) => {
             SocketAddrV6::new(ip, port, 0, wire::u32_at(value, 24).unwrap_or(0)).into()

@@ -5,11 +5,10 @@ mod shadow;
 mod tests;
 
 use crate::kernel::OpError;
-use crate::kinds::describe;
+use crate::kinds::{describe_object, object_kind};
 use crate::names::LinkName;
-use crate::object::fit::Fit;
-use crate::object::link::LinkKind;
 use crate::object::link::vxlan::VxlanSpec;
+use crate::object::link::{Fit, LinkKind, LinkSpec, SeenLink};
 use crate::object::{Key, Value};
 use crate::report::protocols::{self, Protocols};
 use crate::report::sighting::Sighting;
@@ -28,37 +27,30 @@ pub struct Inspection {
 }
 
 #[must_use]
-pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
-    let names: BTreeMap<u32, LinkName> =
-        sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
-    let protocol = |number| protocols.name(number);
-    let interface = |index| names.get(&index).map(LinkName::to_string);
-    let words = Words { protocol: &protocol, interface: &interface };
+pub fn inspect_kernel(sighting: &Sighting, protocols: Protocols) -> Inspection {
     // Of several objects with the same key, the kernel uses the first.
     let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
     for seen in &sighting.survey.objects {
         first.entry(seen.key).or_insert(seen);
     }
-    let errors: BTreeMap<Key, &OpError> =
-        sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
-    let judge = Judge { sighting, words: &words, first: &first, errors: &errors };
+    let interfaces = sighting.survey.links.iter().map(|link| (link.index, link.name)).collect();
+    let errors = sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
+    let judge = Judge { sighting, words: Words { protocols, interfaces }, first, errors };
     let objects = sighting.want.0.iter().map(|(key, wanted)| judge.object(key, wanted)).collect();
     let mut foreign: Vec<Foreign> =
         sighting.have.0.iter().filter_map(|(key, value)| judge.left_over(key, value)).collect();
     foreign.extend(judge.devices());
-    let shadows = Shadows::of(sighting, |key, wanted| judge.is_there(key, wanted));
-    foreign.extend(
-        sighting.survey.objects.iter().filter_map(|seen| judge.foreign(seen, protocols, &shadows)),
-    );
+    let shadows = Shadows::of(sighting, |key| judge.is_there(key));
+    foreign.extend(sighting.survey.objects.iter().filter_map(|seen| judge.foreign(seen, &shadows)));
     Inspection { objects, foreign }
 }
 
 struct Judge<'a> {
     sighting: &'a Sighting,
-    words: &'a Words<'a>,
+    words: Words,
     /// The first kernel object with each key, in flannel's networks and on its devices.
-    first: &'a BTreeMap<Key, &'a Seen>,
-    errors: &'a BTreeMap<Key, &'a OpError>,
+    first: BTreeMap<Key, &'a Seen>,
+    errors: BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
@@ -68,8 +60,13 @@ impl Judge<'_> {
         ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.origin)))
     }
 
-    fn is_there(&self, key: &Key, wanted: &Value) -> bool {
-        self.found(key).is_some_and(|(found, _)| fits(wanted, found))
+    /// True if an object is desired and exists.
+    fn is_there(&self, key: &Key) -> bool {
+        self.found(key).is_some_and(|(found, _)| self.is_wanted(key, found))
+    }
+
+    fn is_wanted(&self, key: &Key, found: &Value) -> bool {
+        self.sighting.want.0.get(key).is_some_and(|wanted| fits(wanted, found))
     }
 
     /// True for a link of the desired state and for an existing one of flannel's.
@@ -87,9 +84,9 @@ impl Judge<'_> {
         };
         let found = found.map(|(found, origin)| match (key, wanted, found) {
             (Key::Link(name), Value::Link(wanted), Value::Link(found)) => {
-                found.text_instead(*name, wanted, self.words)
+                found.text_instead(*name, wanted, &self.words)
             }
-            _ => describe(key, found, origin, self.words),
+            _ => describe_object(key, found, origin, &self.words),
         });
         let holder = self
             .sighting
@@ -98,8 +95,8 @@ impl Judge<'_> {
             .and_then(|place| self.sighting.holders.get(*place))
             .cloned();
         Object {
-            kind: kind(key, wanted),
-            text: describe(key, wanted, Origin::Set, self.words),
+            kind: object_kind(key, wanted),
+            text: describe_object(key, wanted, Origin::Set, &self.words),
             holder,
             state,
             found,
@@ -123,8 +120,8 @@ impl Judge<'_> {
             None => "left over: flanneld removes the object".to_owned(),
         };
         Some(Foreign {
-            kind: kind(key, value),
-            text: describe(key, value, Origin::Set, self.words),
+            kind: object_kind(key, value),
+            text: describe_object(key, value, Origin::Set, &self.words),
             by,
             own_subnet: false,
             conflicts_with: Vec::new(),
@@ -133,43 +130,29 @@ impl Judge<'_> {
 
     /// Foreign vxlan devices that use the UDP ports of flannel's devices.
     fn devices(&self) -> Vec<Foreign> {
-        let ours: Vec<Tunnel<'_>> = self.tunnels().collect();
-        let others =
-            self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
-                LinkKind::Vxlan(theirs)
-                    if ours.iter().any(|ours| ours.vxlan.port == theirs.port)
-                        && !self.is_named_ours(*name) =>
-                {
-                    Some((name, spec, theirs))
-                }
-                _ => None,
-            });
-        let conflicting = others.map(|(name, spec, theirs)| Foreign {
-            kind: ObjectKind::Link,
-            text: spec.text(*name, self.words),
-            by: "an operator or another program: the device has the UDP port of flannel's device"
-                .to_owned(),
-            own_subnet: false,
+        let wanted = self.sighting.want.links();
+        let ours: Vec<(LinkName, &VxlanSpec)> =
+            wanted.filter_map(|(name, spec)| Some((name, as_vxlan(spec)?))).collect();
+        let foreign = |SeenLink { name, spec, .. }: &SeenLink| {
+            let theirs = as_vxlan(spec)?;
+            let is_conflict = ours.iter().any(|(_, ours)| ours.port == theirs.port);
+            if !is_conflict || self.is_named_ours(*name) {
+                return None;
+            }
             // The other family's tunnel has the same port and may have the same VNI.
-            conflicts_with: ours
-                .iter()
-                .filter(|ours| !ours.exists && ours.vxlan.is_same_tunnel(theirs))
-                .map(|ours| ours.name.to_string())
-                .collect(),
-        });
-        conflicting.collect()
-    }
-
-    fn tunnels(&self) -> impl Iterator<Item = Tunnel<'_>> {
-        self.sighting.want.0.iter().filter_map(|(key, value)| match (key, value) {
-            (Key::Link(name), Value::Link(spec)) => match &spec.kind {
-                LinkKind::Vxlan(vxlan) => {
-                    Some(Tunnel { name: *name, vxlan, exists: self.is_there(key, value) })
-                }
-                _ => None,
-            },
-            _ => None,
-        })
+            let missing = ours.iter().filter(|(name, ours)| {
+                ours.is_same_tunnel(theirs) && !self.is_there(&Key::Link(*name))
+            });
+            Some(Foreign {
+                kind: ObjectKind::Link,
+                text: spec.text(*name, &self.words),
+                by: "an operator or another program: the device has the UDP port of flannel's device"
+                    .to_owned(),
+                own_subnet: false,
+                conflicts_with: missing.map(|(name, _)| name.to_string()).collect(),
+            })
+        };
+        self.sighting.survey.links.iter().filter_map(foreign).collect()
     }
 
     /// True for the kernel's own route for an IPv6 address of flannel's device.
@@ -185,29 +168,22 @@ impl Judge<'_> {
 
     /// `None` if the object is flannel's, matches a desired object, or is the kernel's route for an
     /// address of flannel.
-    fn foreign(
-        &self,
-        seen: &Seen,
-        protocols: &Protocols,
-        shadows: &Shadows<'_>,
-    ) -> Option<Foreign> {
+    fn foreign(&self, seen: &Seen, shadows: &Shadows<'_>) -> Option<Foreign> {
         let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
-        let is_wanted =
-            self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
-        if is_ours || is_wanted || self.follows_from_ours(seen) {
+        if is_ours || self.is_wanted(&seen.key, &seen.value) || self.follows_from_ours(seen) {
             return None;
         }
-        let text = describe(&seen.key, &seen.value, seen.origin, self.words);
+        let protocols = &self.words.protocols;
         let (by, own_subnet) = match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => (
                 protocols.maker(route.protocol, route.dev),
                 self.sighting.own.nets().any(|own| own.contains(net)),
             ),
-            _ => (maker(seen.origin, protocols), false),
+            _ => (describe_maker(seen.origin, protocols), false),
         };
         Some(Foreign {
-            kind: kind(&seen.key, &seen.value),
-            text,
+            kind: object_kind(&seen.key, &seen.value),
+            text: describe_object(&seen.key, &seen.value, seen.origin, &self.words),
             by,
             own_subnet,
             conflicts_with: shadows.cast_by(seen),
@@ -222,28 +198,15 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-fn kind(key: &Key, value: &Value) -> ObjectKind {
-    match (key, value) {
-        (Key::Link(_), _) => ObjectKind::Link,
-        (Key::Address(..), _) => ObjectKind::Address,
-        (Key::Fdb(..), _) => ObjectKind::Fdb,
-        (Key::Neighbor(..), _) => ObjectKind::Neighbour,
-        (Key::WireguardPeer(..), _) => ObjectKind::WireguardPeer,
-        (Key::AllowedIp(..), _) => ObjectKind::AllowedIp,
-        (Key::Route(..), Value::Route(route)) if route.kind.drops() => ObjectKind::Blackhole,
-        (Key::Route(..), _) => ObjectKind::Route,
+fn as_vxlan(link: &LinkSpec) -> Option<&VxlanSpec> {
+    match &link.kind {
+        LinkKind::Vxlan(vxlan) => Some(vxlan),
+        _ => None,
     }
 }
 
-/// A desired vxlan device.
-struct Tunnel<'a> {
-    name: LinkName,
-    vxlan: &'a VxlanSpec,
-    exists: bool,
-}
-
 /// The program that created a neighbour or an FDB entry.
-fn maker(origin: Origin, protocols: &Protocols) -> String {
+fn describe_maker(origin: Origin, protocols: &Protocols) -> String {
     match origin {
         Origin::Set => "an operator or another program".to_owned(),
         Origin::Learned => "the kernel, which learned the entry, or an operator".to_owned(),

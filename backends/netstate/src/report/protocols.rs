@@ -50,11 +50,16 @@ pub struct Protocols(BTreeMap<u8, String>);
 
 impl Default for Protocols {
     fn default() -> Self {
-        Self(WELL_KNOWN.iter().map(|(number, name)| (*number, (*name).to_owned())).collect())
+        Self::of(WELL_KNOWN)
     }
 }
 
 impl Protocols {
+    #[must_use]
+    pub fn of(names: &[(u8, &str)]) -> Self {
+        Self(names.iter().map(|(number, name)| (*number, (*name).to_owned())).collect())
+    }
+
     /// What this host's files define, and the names that are the same on every host.
     #[must_use]
     pub fn of_this_host() -> Self {

@@ -1,15 +1,15 @@
 //! Objects of any program in flannel's networks, on flannel's devices and on flannel's UDP port.
 
-use crate::names::LinkName;
-use crate::object::link::LinkSpec;
+use crate::object::link::SeenLink;
 use crate::object::{Key, Value};
 use netlink::neighbor::Neighbor;
+use netlink::uapi::NTF_EXT_LEARNED;
 
 /// Includes flannel's own objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// All interfaces, with their indices.
-    pub links: Vec<(u32, LinkName, LinkSpec)>,
+    /// All interfaces.
+    pub links: Vec<SeenLink>,
     /// Routes of the main table inside flannel's networks, and neighbours and FDB entries on
     /// flannel's devices. In the kernel's order, because it uses the first of several equal routes.
     pub objects: Vec<Seen>,
@@ -37,7 +37,8 @@ pub enum Origin {
 
 impl Origin {
     pub(crate) fn of(entry: &Neighbor) -> Self {
-        match (entry.protocol, entry.is_learned_by_program(), entry.is_permanent()) {
+        let is_extern = entry.flags & NTF_EXT_LEARNED != 0;
+        match (entry.protocol, is_extern, entry.is_permanent()) {
             (Some(protocol), ..) if protocol != 0 => Origin::Protocol(protocol),
             (_, true, _) => Origin::ExternLearn,
             (_, false, true) => Origin::Set,

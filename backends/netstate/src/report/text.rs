@@ -1,9 +1,14 @@
 //! What the texts of kernel objects need besides the objects. They are as `ip` and `bridge` print them.
 
-/// What an object contains only as numbers: route protocols, and the underlay interfaces of vxlan
-/// links.
-pub struct Words<'a> {
-    pub protocol: &'a dyn Fn(u8) -> String,
-    /// The name of the interface with an index.
-    pub interface: &'a dyn Fn(u32) -> Option<String>,
+use crate::names::LinkName;
+use crate::report::protocols::Protocols;
+use std::collections::BTreeMap;
+
+/// Names of what an object contains only as numbers.
+#[derive(Default)]
+pub struct Words {
+    /// Of routes.
+    pub protocols: Protocols,
+    /// By index: the underlay interfaces of vxlan links.
+    pub interfaces: BTreeMap<u32, LinkName>,
 }

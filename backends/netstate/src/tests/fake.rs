@@ -85,11 +85,7 @@ impl World {
             }
             Op::Add(key, value) | Op::Replace(key, value) => (key, value),
         };
-        let link = if let Value::Route(route) = value {
-            Some(route.dev)
-        } else {
-            key.link().filter(|_| !matches!(key, Key::Link(_)))
-        };
+        let link = key.device(value).filter(|_| !matches!(key, Key::Link(_)));
         let ours = |name: &LinkName| name.as_str().starts_with("flannel");
         if link.is_some_and(|name| ours(&name) && self.state.link(name).is_none_or(|spec| !spec.up))
         {
@@ -126,8 +122,7 @@ impl World {
 
     fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
         self.state.0.retain(|key, value| {
-            let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
-            on != Some(name) || !which(key) || matches!(key, Key::Link(_))
+            key.device(value) != Some(name) || !which(key) || matches!(key, Key::Link(_))
         });
     }
 }

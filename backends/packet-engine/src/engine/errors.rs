@@ -39,7 +39,7 @@ impl Errors {
                 .map(|socket| (source, socket))
         };
         let sockets = sources.iter().flat_map(Addresses::ips).filter_map(open).collect();
-        Self { sockets, buckets: Buckets::new(rand::random()), began: Instant::now() }
+        Self { sockets, buckets: Buckets::default(), began: Instant::now() }
     }
 
     /// Sends nothing if the protocol forbids the error, or the rate limit is reached.

@@ -25,8 +25,8 @@ impl ReadBackoff {
         self.spurious = false;
     }
 
-    /// Waits for data or an error, after a read without data. False after the wake signal.
-    pub(super) fn wait_for_data_or_wake(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
+    /// Waits for data or an error, after a read without data. The wake signal ends the wait.
+    pub(super) fn wait_for_data_or_wake(&mut self, file: &impl AsFd, wake: &Wake) {
         if self.spurious {
             // poll(2) would return at once again, so pause.
             self.pause_after_failure(wake);
@@ -44,7 +44,6 @@ impl ReadBackoff {
             Err(Errno::EINTR) => {}
             Err(_) => self.pause_after_failure(wake),
         }
-        !wake.is_end_signaled()
     }
 
     /// Pauses after a failed read: not after the first, and longer after each further one. The wake signal
@@ -94,6 +93,6 @@ mod tests {
         backoff.failures = 1_000_000;
         wake.signal_threads_to_end();
         backoff.pause_after_failure(&wake);
-        assert!(!backoff.wait_for_data_or_wake(&EventFd::new().unwrap(), &wake));
+        backoff.wait_for_data_or_wake(&EventFd::new().unwrap(), &wake);
     }
 }

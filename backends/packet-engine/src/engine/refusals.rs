@@ -14,17 +14,27 @@ const IN_A_ROW: u8 = 3;
 const DESTINATIONS: usize = 4096;
 
 /// An offload that the kernel may refuse.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Offload {
+    supported: bool,
     in_a_row: u8,
     off_since: Option<Instant>,
 }
 
 impl Offload {
+    pub(super) fn new(supported: bool) -> Self {
+        Self { supported, in_a_row: 0, off_since: None }
+    }
+
     /// Whether the engine tries the offload.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
-        self.off_since.is_none()
+        self.supported && !self.is_refused()
+    }
+
+    #[inline]
+    pub(super) fn is_refused(&self) -> bool {
+        self.off_since.is_some()
     }
 
     /// The kernel accepted the offload, so the next refusal is the first in a row.
@@ -36,16 +46,16 @@ impl Offload {
     /// True if this refusal switches the offload off.
     pub(super) fn count_refusal_toward_disabling(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
-        if self.in_a_row < IN_A_ROW || !self.is_on() {
+        if self.in_a_row < IN_A_ROW || self.is_refused() {
             return false;
         }
-        *self = Self { in_a_row: 0, off_since: Some(now) };
+        (self.in_a_row, self.off_since) = (0, Some(now));
         true
     }
 
     pub(super) fn enable_if_refusal_expired(&mut self, now: Instant) {
         if self.off_since.is_some_and(|since| !is_recent(since, now)) {
-            *self = Self::default();
+            (self.in_a_row, self.off_since) = (0, None);
         }
     }
 }
@@ -53,7 +63,6 @@ impl Offload {
 /// Decides to which destinations datagrams go as segments of one message.
 #[derive(Debug)]
 pub(super) struct Segmenting {
-    supported: bool,
     to_all: Offload,
     /// With the time of each refusal.
     refused: HashMap<IpAddr, Instant>,
@@ -63,19 +72,18 @@ pub(super) struct Segmenting {
 
 impl Segmenting {
     pub(super) fn new(supported: bool) -> Self {
-        Self { supported, to_all: Offload::default(), refused: HashMap::new(), oldest: None }
+        Self { to_all: Offload::new(supported), refused: HashMap::new(), oldest: None }
     }
 
     /// Nothing was refused, neither for one destination nor for all.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
-        self.refused.is_empty() && self.to_all.is_on()
+        self.refused.is_empty() && !self.to_all.is_refused()
     }
 
     #[inline]
     pub(super) fn is_on(&self, to: IpAddr) -> bool {
-        self.supported
-            && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
+        self.to_all.is_on() && !self.refused.contains_key(&to)
     }
 
     #[inline]

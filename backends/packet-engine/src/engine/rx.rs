@@ -4,21 +4,21 @@ use super::config::EngineConfig;
 use super::log_limit::LogLimit;
 use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
-use super::refusals::{self, REMEMBERED};
+use super::refusals::{Offload, REMEMBERED};
 use super::wake::Wake;
 use crate::counters::{Counters, add_to_counter};
 use crate::drop_error::DropError;
-use crate::encryption::Encryption;
+use crate::encryption::{Encryption, Open};
 use crate::flow;
 use crate::flow::messages::Messages;
-use crate::merge::{Merger, SEGMENTS};
+use crate::merge::{Group, Merger, SEGMENTS};
 use crate::packet::virtio::{Gso, VnetHeader};
 use crate::packet::{Header, ip_total_length};
 use crate::packet::{ecn, partial_checksum};
 use crate::socket::{Port, Receiver, RecvMeta, Socket};
-use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
+use crate::split::{HEADERS, plan_split_or_complete_checksum};
 use crate::table::{Checks, Table, TableSettings};
-use crate::tun::{Device, Offload, Tun};
+use crate::tun::{self, Device, Tun};
 use crate::verdict::judge_inbound_packet;
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
@@ -28,34 +28,18 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::field::display;
 
-mod opened;
-
 /// Maximum number of receive buffers per call while each holds many datagrams. More would not fit into the
 /// CPU cache.
 const GATHERED: usize = 8;
 /// Average size in bytes from which a receive buffer is taken to hold many datagrams.
 const LONG: usize = 8192;
 
-/// What the thread wrote. A unit is a GSO packet or a single packet.
-#[derive(Default)]
-struct Written {
-    packets: usize,
-    bytes: usize,
-    units: usize,
-}
-
-impl Written {
-    fn add(&mut self, packets: usize, bytes: usize) {
-        self.packets += packets;
-        self.bytes += bytes;
-        self.units += 1;
-    }
-}
-
 /// The receiving side of one queue; runs in a thread.
 pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
-    /// All queues of the device. The thread writes a packet into the queue of its flow.
+    /// All queues of the device. The kernel gives the replies of a flow to the queue into which the engine
+    /// wrote its packets (tun_flow_update). All datagrams of a peer arrive at one socket. With one queue for
+    /// them, one thread would send everything to this peer. So a packet goes into the queue of its flow.
     pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
@@ -68,50 +52,35 @@ pub(super) struct Rx<D = Tun, P = Socket> {
 /// What a thread keeps between batches.
 pub(super) struct RxState {
     merger: Merger,
-    log: LogLimit,
-    offload: Offload,
-    /// Whether the engine writes GSO packets of TCP and of UDP, if the device accepts them.
-    tcp: refusals::Offload,
-    udp: refusals::Offload,
     messages: Messages,
-    written: Written,
-    /// A merged packet in one piece, before it is split again.
-    scratch: Vec<u8>,
+    log: LogLimit,
+    writes: Writes,
 }
 
-impl RxState {
-    pub(super) fn new(offload: Offload) -> Self {
-        Self {
-            merger: Merger::new(offload.tcp, offload.udp),
-            log: LogLimit::default(),
-            offload,
-            tcp: refusals::Offload::default(),
-            udp: refusals::Offload::default(),
-            messages: Messages::new(),
-            written: Written::default(),
-            scratch: Vec::new(),
-        }
-    }
+/// What a thread writes to the device.
+struct Writes {
+    /// GSO packets.
+    tcp: Offload,
+    udp: Offload,
+    /// A merged packet in one piece, before it is split again.
+    scratch: Vec<u8>,
+    log: LogLimit,
+    /// Written in this batch. A unit is a GSO packet or a single packet.
+    packets: usize,
+    bytes: usize,
+    units: usize,
+}
 
-    /// Whether both TCP and UDP packets are merged, if the device accepts GSO packets.
-    #[inline]
-    pub(super) fn merges_tcp_and_udp(&self) -> bool {
-        self.tcp.is_on() && self.udp.is_on()
-    }
-
-    #[cold]
-    pub(super) fn expire_refusals_and_update_merger(&mut self, now: Instant) {
-        self.tcp.enable_if_refusal_expired(now);
-        self.udp.enable_if_refusal_expired(now);
-        self.merger.set_merged_protocols(
-            self.offload.tcp && self.tcp.is_on(),
-            self.offload.udp && self.udp.is_on(),
-        );
+impl Writes {
+    fn add(&mut self, packets: usize, bytes: usize) {
+        self.packets += packets;
+        self.bytes += bytes;
+        self.units += 1;
     }
 
     /// `None` for a single packet.
     #[inline]
-    fn refusal_state_for_kind(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
+    fn offload(&mut self, kind: Gso) -> Option<&mut Offload> {
         match kind {
             Gso::None => None,
             Gso::Tcp4 | Gso::Tcp6 => Some(&mut self.tcp),
@@ -120,29 +89,47 @@ impl RxState {
     }
 }
 
+impl RxState {
+    pub(super) fn new(granted: tun::Offload) -> Self {
+        Self {
+            merger: Merger::new(granted.tcp, granted.udp),
+            messages: Messages::new(),
+            log: LogLimit::default(),
+            writes: Writes {
+                tcp: Offload::new(granted.tcp),
+                udp: Offload::new(granted.udp),
+                scratch: Vec::new(),
+                log: LogLimit::default(),
+                packets: 0,
+                bytes: 0,
+                units: 0,
+            },
+        }
+    }
+
+    /// Whether the kernel refuses the GSO packets of TCP or of UDP.
+    #[inline]
+    pub(super) fn has_refusals(&self) -> bool {
+        self.writes.tcp.is_refused() || self.writes.udp.is_refused()
+    }
+
+    #[cold]
+    pub(super) fn expire_refusals_and_update_merger(&mut self, now: Instant) {
+        let Writes { tcp, udp, .. } = &mut self.writes;
+        tcp.enable_if_refusal_expired(now);
+        udp.enable_if_refusal_expired(now);
+        self.merger.set_merged_protocols(tcp.is_on(), udp.is_on());
+    }
+}
+
 impl<D: Device, P: Port> Rx<D, P> {
-    fn offload(&self) -> Offload {
-        self.queues.first().map(|queue| queue.offload()).unwrap_or_default()
-    }
-
-    /// The queue for the flow of a packet. The kernel gives the replies of a flow to the queue into which the
-    /// engine wrote its packets (tun_flow_update). All datagrams of a peer arrive at one socket. With one
-    /// queue for them, one thread would send everything to this peer.
-    fn queue_of(&self, packet: &[u8]) -> Option<&D> {
-        let number = match self.queues.len() {
-            0 | 1 => 0,
-            queues => Header::parse(packet)
-                .map_or(0, |header| flow::flow_queue_number(packet, &header, queues)),
-        };
-        self.queues.get(number).map(Arc::as_ref)
-    }
-
     /// Runs until the wake signal.
     pub(super) fn run_until_wake_signal(self, mut priority: Priority) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;
-        let mut state = RxState::new(self.offload());
+        let granted = self.queues.first().map(|queue| queue.offload());
+        let mut state = RxState::new(granted.unwrap_or_default());
         if self.encryption.is_some() {
             state.merger.trust_checksums();
         }
@@ -167,9 +154,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                     priority.adjust_after_batch(state.messages.count());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !backoff.wait_for_data_or_wake(&*self.socket, &self.wake) {
-                        return;
-                    }
+                    backoff.wait_for_data_or_wake(&*self.socket, &self.wake);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -198,7 +183,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         state: &mut RxState,
     ) -> usize {
         add_to_counter(&self.counters.received.batches, 1);
-        if !state.merges_tcp_and_udp() {
+        if state.has_refusals() {
             state.expire_refusals_and_update_merger(Instant::now());
         }
         state.merger.clear();
@@ -286,6 +271,37 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
+    /// Opens all datagrams of a receive buffer and merges the accepted packets.
+    fn decrypt_and_merge_datagrams(
+        &self,
+        meta: &RecvMeta,
+        buffer: &mut [u8],
+        open: &mut dyn Open,
+        state: &mut RxState,
+    ) {
+        for place in meta.datagrams(meta.segment) {
+            let datagram = buffer.get_mut(place.clone()).unwrap_or_default();
+            let opened = open.open(datagram, meta.from).and_then(|header| {
+                if let Some(header) = &header {
+                    ecn::copy_congestion_mark(datagram, header.tos, meta.ecn)?;
+                }
+                Ok(header)
+            });
+            match opened {
+                Ok(Some(header)) => {
+                    let packet = place.start..place.start + header.total_len;
+                    state.merger.merge_or_add_packet(buffer, packet, &header);
+                }
+                Ok(None) => {}
+                Err(reason) => {
+                    // The log shows addresses only of spoofed packets. Most other dropped datagrams were not opened.
+                    let shown = if reason == DropError::Spoofed { &*datagram } else { &[] };
+                    self.count_and_log_dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
+                }
+            }
+        }
+    }
+
     /// Whether the datagrams in a receive buffer are in fact one, which contains a UDP GSO packet of the
     /// sender.
     fn holds_udp_gso_packet(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
@@ -319,49 +335,42 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     fn write_all_groups(&self, buffer: &mut [u8], state: &mut RxState) {
-        state.merger.order_small_flows_first();
-        for position in 0..state.merger.groups().len() {
-            let index = state.merger.group_at(position);
-            // Done before `finish_group_headers` turns the headers into those of a GSO packet.
-            let Some(group) = state.merger.groups().get(index) else {
+        let RxState { merger, messages, writes, .. } = state;
+        for group in merger.groups_small_flows_first() {
+            let first = buffer.get(group.first.clone()).unwrap_or_default();
+            messages.classify_and_count_unit(first, &group.header, group.bytes_as_single_packets());
+            let number = flow::flow_queue_number(group.hash, self.queues.len());
+            let Some(queue) = self.queues.get(number) else {
                 continue;
             };
-            let first = buffer.get(group.first.clone()).unwrap_or(&[]);
-            state.messages.classify_and_count_unit(first, group.bytes_as_single_packets());
-            let Some(queue) = self.queue_of(first) else {
+            let Some(vnet) = group.finish_headers(buffer) else {
+                self.counters.received.count_internal_error(
+                    "a group is of the buffer that is written",
+                    group.count(),
+                );
                 continue;
             };
-            let count = group.count();
-            let Some(vnet) = state.merger.finish_group_headers(index, buffer) else {
-                let received = &self.counters.received;
-                received.count_internal_error("a group is of the buffer that is written", count);
-                continue;
-            };
-            self.write_group_whole_or_split(queue, index, &vnet, buffer, state);
+            self.write_group_whole_or_split(queue, group, &vnet, buffer, writes);
         }
-        let written = std::mem::take(&mut state.written);
-        add_to_counter(&self.counters.received.packets, written.packets);
-        add_to_counter(&self.counters.received.bytes, written.bytes);
-        add_to_counter(&self.counters.received.units, written.units);
+        let received = &self.counters.received;
+        add_to_counter(&received.packets, std::mem::take(&mut writes.packets));
+        add_to_counter(&received.bytes, std::mem::take(&mut writes.bytes));
+        add_to_counter(&received.units, std::mem::take(&mut writes.units));
     }
 
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
     fn write_group_whole_or_split(
         &self,
         queue: &D,
-        index: usize,
+        group: &Group,
         vnet: &VnetHeader,
         buffer: &mut [u8],
-        state: &mut RxState,
+        writes: &mut Writes,
     ) {
-        let Some(group) = state.merger.groups().get(index) else {
-            return;
-        };
-        let (count, kind, offload) = (group.count(), group.kind(), queue.offload());
-        let taken = match kind {
-            Gso::None => !vnet.needs_csum || offload.vnet,
-            Gso::Tcp4 | Gso::Tcp6 => state.tcp.is_on() && offload.tcp,
-            Gso::Udp => state.udp.is_on() && offload.udp,
+        let (count, kind) = (group.count(), group.kind());
+        let taken = match writes.offload(kind) {
+            None => !vnet.needs_csum || queue.offload().vnet,
+            Some(merged) => merged.is_on(),
         };
         let mut refused = false;
         if taken {
@@ -370,51 +379,38 @@ impl<D: Device, P: Port> Rx<D, P> {
                 vnet,
                 group.ranges().filter_map(|range| buffer.get(range.clone())),
             ) else {
-                state.written.add(count, group.bytes_as_single_packets());
-                return state
-                    .refusal_state_for_kind(kind)
-                    .into_iter()
-                    .for_each(refusals::Offload::record_success);
+                writes.add(count, group.bytes_as_single_packets());
+                return writes.offload(kind).into_iter().for_each(Offload::record_success);
             };
             // EINVAL: the kernel refused the offload. ENOMEM: the kernel refused to allocate so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
             if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
-                return self.count_and_log_lost(&error, count, &mut state.log);
+                return self.count_and_log_lost(&error, count, &mut writes.log);
             }
         }
         let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
             (true, Some(packet)) => {
-                self.split_write_and_count_lost(queue, packet, vnet, count, state)
+                self.split_write_and_count_lost(queue, packet, vnet, count, writes)
             }
             _ => {
-                let mut whole = std::mem::take(&mut state.scratch);
+                let mut whole = std::mem::take(&mut writes.scratch);
                 whole.clear();
                 group
                     .ranges()
                     .filter_map(|range| buffer.get(range.clone()))
                     .for_each(|slice| whole.extend_from_slice(slice));
-                let lost = self.split_write_and_count_lost(queue, &mut whole, vnet, count, state);
-                state.scratch = whole;
+                let lost = self.split_write_and_count_lost(queue, &mut whole, vnet, count, writes);
+                writes.scratch = whole;
                 lost
             }
         };
-        if refused && count > 1 && lost == 0 {
-            self.record_merge_refusal(kind, state);
-        }
-    }
-
-    /// Remembers that the kernel refused a GSO packet but accepted its single packets.
-    #[cold]
-    fn record_merge_refusal(&self, kind: Gso, state: &mut RxState) {
-        let now = Instant::now();
-        if !state
-            .refusal_state_for_kind(kind)
-            .is_some_and(|writes| writes.count_refusal_toward_disabling(now))
+        // The kernel refused a GSO packet but accepted its single packets.
+        if refused
+            && lost == 0
+            && let Some(merged) = writes.offload(kind)
+            && merged.count_refusal_toward_disabling(Instant::now())
+            && let Some(times) = writes.log.count_and_take_if_due("merged", 1)
         {
-            return;
-        }
-        state.expire_refusals_and_update_merger(now);
-        if let Some(times) = state.log.count_and_take_if_due("merged", 1) {
             tracing::warn!(
                 device = %self.config.device,
                 seconds = REMEMBERED.as_secs(),
@@ -432,43 +428,35 @@ impl<D: Device, P: Port> Rx<D, P> {
         packet: &mut [u8],
         vnet: &VnetHeader,
         count: usize,
-        state: &mut RxState,
+        writes: &mut Writes,
     ) -> usize {
         let plain = VnetHeader::default();
         let done = Header::parse(packet)
             .and_then(|header| plan_split_or_complete_checksum(vnet, &header, packet));
-        let mut lost = 0;
-        match done {
-            Ok(Split::Whole) => match write_packet(queue, &plain, std::iter::once(&*packet)) {
-                Ok(()) => state.written.add(count, packet.len()),
-                Err(error) => {
-                    self.count_and_log_lost(&error, count, &mut state.log);
-                    lost = count;
-                }
-            },
-            Ok(Split::Segments(segments)) => {
-                for index in 0..count {
-                    let mut room = [0; HEADERS];
-                    let made = segments.write_headers(index, packet, &mut room);
-                    let parts = made
-                        .and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
-                    let Some((head, payload)) = parts else {
-                        self.counters.received.count_dropped_packet(DropError::BadOffload);
-                        lost += 1;
-                        continue;
-                    };
-                    match write_packet(queue, &plain, [head, payload].into_iter()) {
-                        Ok(()) => state.written.add(1, head.len() + payload.len()),
-                        Err(error) => {
-                            self.count_and_log_lost(&error, 1, &mut state.log);
-                            lost += 1;
-                        }
-                    }
-                }
-            }
+        let segments = match done {
+            Ok(segments) => segments,
             Err(reason) => {
                 self.counters.received.count_dropped_packets(reason, count);
-                lost = count;
+                return count;
+            }
+        };
+        let mut lost = 0;
+        for index in 0..segments.count {
+            let mut room = [0; HEADERS];
+            let made = segments.write_headers(index, packet, &mut room);
+            let parts =
+                made.and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
+            let Some((head, payload)) = parts else {
+                self.counters.received.count_dropped_packet(DropError::BadOffload);
+                lost += 1;
+                continue;
+            };
+            match write_packet(queue, &plain, [head, payload].into_iter()) {
+                Ok(()) => writes.add(1, head.len() + payload.len()),
+                Err(error) => {
+                    self.count_and_log_lost(&error, 1, &mut writes.log);
+                    lost += 1;
+                }
             }
         }
         lost

@@ -1,7 +1,6 @@
 //! The engine delivers each packet that it has read, or counts it as dropped, whatever read, write or send
 //! fails. A lasting error causes no busy loop.
 
-use super::backlog::Backlog;
 use super::rx::{self, Rx};
 use super::tx::{self, Tx};
 use super::wake::Wake;
@@ -28,8 +27,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use types::Addresses;
+use types::Detail;
 use types::problem::PortPurpose;
-use types::{Coded, Detail};
 
 mod encryption;
 
@@ -261,13 +260,9 @@ fn read_all_and_send_batches<P: Port>(
     state: &mut tx::TxState,
     most: usize,
 ) -> Option<io::Error> {
-    let (mut buffer, mut backlog, mut batch) =
-        (vec![0; 64 * tx::SLOT], Backlog::new(64), Vec::new());
-    let error = tx.read_until_full_or_error(&mut backlog, &mut buffer);
-    while !backlog.is_empty() {
-        backlog.fill_batch(most, &mut batch);
-        tx.process_and_send_batch(&mut buffer, &batch, table, state);
-        backlog.drain_batch_and_free_slots(&mut batch);
+    let error = tx.read_until_full_or_error(state);
+    while !state.backlog.is_empty() {
+        tx.send_batch(most, table, state);
     }
     error
 }
@@ -666,14 +661,11 @@ fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     let sent: Vec<_> =
         (0..100).map(|n| bare(&Recipe::ipv4_tcp_segment(n * 1000, 1000).packet())).collect();
     assert_eq!(written, sent, "all of them, in order");
-    assert_eq!(
-        (bed.state.merges_tcp_and_udp(), bed.received_and_dropped_counts()),
-        (false, (100, 0))
-    );
+    assert_eq!((bed.state.has_refusals(), bed.received_and_dropped_counts()), (true, (100, 0)));
     bed.set_merged_writes_refused(false);
     assert_eq!(bed.send_segments_and_count_writes(5), 20);
     bed.state.expire_refusals_and_update_merger(Instant::now() + refusals::REMEMBERED);
-    assert!(bed.state.merges_tcp_and_udp() && bed.send_segments_and_count_writes(6) < 20);
+    assert!(!bed.state.has_refusals() && bed.send_segments_and_count_writes(6) < 20);
 }
 
 #[test]
@@ -683,10 +675,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
         bed.set_merged_writes_refused(round % 2 == 0);
         bed.send_segments_and_count_writes(round);
     }
-    assert_eq!(
-        (bed.state.merges_tcp_and_udp(), bed.received_and_dropped_counts()),
-        (true, (160, 0))
-    );
+    assert_eq!((bed.state.has_refusals(), bed.received_and_dropped_counts()), (false, (160, 0)));
 }
 
 /// There is one socket per queue and address; systemd returns them in the reverse order.
@@ -737,7 +726,7 @@ fn port_holder_hint_depends_on_the_framing() {
         let error = engine.open_and_start(address.ip().into()).unwrap_err();
         let detail =
             Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel };
-        assert_eq!((error.code(), error.detail()), ("tunnel-port-taken", detail));
+        assert_eq!((&*error.code, &error.detail), ("tunnel-port-taken", &detail));
         assert!(error.to_string().contains(kind), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use super::send_error::{SendAction, action_for, log_kind_and_remedy};
 use super::wake::Wake;
 use crate::counters::{Counters, add_to_counter};
 use crate::drop_error::DropError;
-use crate::encryption::Encryption;
+use crate::encryption::{Encryption, Seal, SendState};
 use crate::flow;
 use crate::flow::messages::Messages;
 use crate::packet::virtio::{self, VnetHeader};
@@ -20,10 +20,10 @@ use crate::packet::{Fragment, Header, decrement_ttl};
 use crate::packet::{ecn, framing};
 use crate::socket::endpoint::Endpoint;
 use crate::socket::{LARGEST, Message, Piece, Pieces, Port, Sender, Socket};
-use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
-use crate::table::{Peer, Table};
+use crate::split::{HEADERS, Segments, plan_split_or_complete_checksum};
+use crate::table::Table;
 use crate::tun::{Device, Tun};
-use crate::verdict::{Rejection, judge_outbound_packet};
+use crate::verdict::{RejectError, judge_outbound_packet};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -33,10 +33,8 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-mod sealed;
-
 /// In bytes: the longest packet and its virtio header.
-pub(super) const SLOT: usize = 65_536 + 64;
+const SLOT: usize = 65_536 + 64;
 /// In bytes. Packets that arrive during a batch wait for its end.
 pub(super) const BATCH: usize = 64 << 10;
 /// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
@@ -72,8 +70,6 @@ struct Gathered {
     pieces: Vec<Piece>,
     made: Vec<u8>,
     used: usize,
-    /// Whether the last message is complete, because a shorter datagram ends it.
-    ended: bool,
 }
 
 /// How a datagram is sent.
@@ -86,6 +82,10 @@ struct Datagram {
 
 /// What a thread keeps between batches.
 pub(super) struct TxState {
+    /// Slots for the packets that were read.
+    buffer: Vec<u8>,
+    pub(super) backlog: Backlog,
+    batch: Vec<Unit>,
     gathered: Gathered,
     sender: Sender,
     errors: Errors,
@@ -98,29 +98,23 @@ pub(super) struct TxState {
 struct Unpacked {
     /// The offset in the buffer, after the virtio header.
     start: usize,
-    header: Header,
-    split: Split,
+    segments: Segments,
 }
 
 impl Unpacked {
     /// Its place in the buffer.
     fn range(&self) -> Range<usize> {
-        self.start..self.start + self.header.total_len
-    }
-
-    /// The length of a full segment with its IP and transport headers (`None` without segments), and the number of packets for the counters.
-    fn full_segment_length_and_count(&self) -> (Option<usize>, usize) {
-        if let Split::Segments(segments) = &self.split {
-            (Some(segments.full_packet_len()), segments.count())
-        } else {
-            (None, 1)
-        }
+        self.start..self.start + self.segments.header.total_len
     }
 }
 
 impl TxState {
     pub(super) fn new(config: &EngineConfig) -> Self {
+        let slots = config.features.batch;
         TxState {
+            buffer: vec![0; slots * SLOT],
+            backlog: Backlog::new(slots),
+            batch: Vec::with_capacity(slots),
             gathered: Gathered::default(),
             sender: Sender::default(),
             errors: Errors::open_raw_sockets(config.sources),
@@ -134,51 +128,37 @@ impl TxState {
 impl<D: Device, P: Port> Tx<D, P> {
     /// Runs until the wake signal.
     pub(super) fn run_until_wake_signal(self, mut priority: Priority) {
-        let features = self.config.features;
-        let mut buffer = vec![0; features.batch * SLOT];
-        let mut backlog = Backlog::new(features.batch);
-        let mut batch = Vec::with_capacity(features.batch);
         let mut state = TxState::new(&self.config);
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
-        while !self.wake.is_end_signaled() {
-            match self.read_until_full_or_error(&mut backlog, &mut buffer) {
-                Some(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    self.count_and_log_read_error(&error, &mut state.log);
-                    if backlog.is_empty() {
-                        backoff.pause_after_failure(&self.wake);
+        loop {
+            if !self.wake.is_end_signaled() {
+                match self.read_until_full_or_error(&mut state) {
+                    Some(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                        self.count_and_log_read_error(&error, &mut state.log);
+                        if state.backlog.is_empty() {
+                            backoff.pause_after_failure(&self.wake);
+                            continue;
+                        }
+                    }
+                    _ if state.backlog.is_empty() => {
+                        backoff.wait_for_data_or_wake(&*self.tun, &self.wake);
                         continue;
                     }
+                    _ => {}
                 }
-                _ if backlog.is_empty() => {
-                    if !backoff.wait_for_data_or_wake(&*self.tun, &self.wake) {
-                        return;
-                    }
-                    continue;
-                }
-                _ => {}
+                backoff.reset_after_success();
+            } else if state.backlog.is_empty() {
+                // Packets that were read are no longer in the device, so the thread sends them before it ends.
+                return;
             }
-            backoff.reset_after_success();
-            backlog.fill_batch(BATCH, &mut batch);
-            self.process_and_send_batch(&mut buffer, &batch, table.load(), &mut state);
-            backlog.drain_batch_and_free_slots(&mut batch);
+            self.send_batch(BATCH, table.load(), &mut state);
             priority.adjust_after_batch(state.messages.count());
-        }
-        // The device no longer holds the packets that were read, so they are sent before the thread ends.
-        while !backlog.is_empty() {
-            backlog.fill_batch(BATCH, &mut batch);
-            self.process_and_send_batch(&mut buffer, &batch, table.load(), &mut state);
-            backlog.drain_batch_and_free_slots(&mut batch);
         }
     }
 
-    pub(super) fn process_and_send_batch(
-        &self,
-        buffer: &mut [u8],
-        batch: &[Unit],
-        table: &Table,
-        state: &mut TxState,
-    ) {
+    /// Sends waiting packets of at least `bytes` bytes, or all.
+    pub(super) fn send_batch(&self, bytes: usize, table: &Table, state: &mut TxState) {
         add_to_counter(&self.counters.sent.batches, 1);
         if !state.segmenting.is_unrestricted() {
             state.segmenting.forget_expired_refusals(Instant::now());
@@ -189,22 +169,24 @@ impl<D: Device, P: Port> Tx<D, P> {
         } else {
             PIECES
         };
+        let mut batch = std::mem::take(&mut state.batch);
+        state.backlog.fill_batch(bytes, &mut batch);
         let mut units = batch.iter();
         while units.len() > 0 {
             match &self.encryption {
-                None => {
-                    self.gather_units(&mut units, most, buffer, state, |unit, buffer, state| {
-                        self.route_and_gather_or_drop(unit, buffer, table, state);
-                    });
-                }
+                None => self.gather_units(&mut units, most, state, |unit, state| {
+                    self.route_and_gather_or_drop(unit, table, state);
+                }),
                 Some(encryption) => encryption.seal_batch(&mut |seal| {
-                    self.gather_units(&mut units, most, buffer, state, |unit, buffer, state| {
-                        self.encrypt_and_gather_or_drop(unit, buffer, seal, state);
+                    self.gather_units(&mut units, most, state, |unit, state| {
+                        self.encrypt_and_gather_or_drop(unit, seal, state);
                     });
                 }),
             }
-            self.send_gathered_messages(buffer, state);
+            self.send_gathered_messages(state);
         }
+        state.backlog.drain_batch_and_free_slots(&mut batch);
+        state.batch = batch;
     }
 
     /// Hands packets to `gather` until it has gathered `most` pieces.
@@ -212,21 +194,21 @@ impl<D: Device, P: Port> Tx<D, P> {
         &self,
         units: &mut slice::Iter<'_, Unit>,
         most: usize,
-        buffer: &mut [u8],
         state: &mut TxState,
-        mut gather: impl FnMut(&Unpacked, &mut [u8], &mut TxState),
+        mut gather: impl FnMut(&Unpacked, &mut TxState),
     ) {
         for &unit in units {
-            let unpacked = match self.parse_packet(unit, buffer) {
+            let unpacked = match self.parse_packet(unit, &mut state.buffer) {
                 Ok(unpacked) => unpacked,
                 Err(reason) => {
                     self.counters.sent.count_dropped_packet(reason);
                     continue;
                 }
             };
-            let packet = buffer.get(unpacked.range()).unwrap_or_default();
-            state.messages.classify_and_count_unit(packet, packet.len());
-            gather(&unpacked, buffer, state);
+            let packet = state.buffer.get(unpacked.range()).unwrap_or_default();
+            let header = &unpacked.segments.header;
+            state.messages.classify_and_count_unit(packet, header, packet.len());
+            gather(&unpacked, state);
             if state.gathered.pieces.len() >= most {
                 return;
             }
@@ -234,18 +216,14 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Reads while the backlog has room, and returns the error that stopped it.
-    pub(super) fn read_until_full_or_error(
-        &self,
-        backlog: &mut Backlog,
-        buffer: &mut [u8],
-    ) -> Option<io::Error> {
-        while let Some(slot) = backlog.free_slot() {
-            let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
+    pub(super) fn read_until_full_or_error(&self, state: &mut TxState) -> Option<io::Error> {
+        while let Some(slot) = state.backlog.free_slot() {
+            let packet = state.buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
             match self.tun.read(packet) {
                 Ok(length) => {
                     let (flow, fragment) =
                         self.flow_slot_and_is_fragment(packet.get(..length).unwrap_or_default());
-                    backlog.push_packet(length, flow, fragment);
+                    state.backlog.push_packet(length, flow, fragment);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Some(error),
@@ -260,7 +238,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         let packet = read.get(self.vnet_header_length()..).unwrap_or_default();
         // Data that is not a packet will be dropped, so its flow does not matter.
         Header::parse(packet).map_or((0, false), |header| {
-            (flow::flow_table_slot(packet, &header), header.fragment != Fragment::No)
+            let hash = flow::flow_hash(packet, &header);
+            (flow::flow_table_slot(hash), header.fragment != Fragment::No)
         })
     }
 
@@ -300,30 +279,29 @@ impl<D: Device, P: Port> Tx<D, P> {
             VnetHeader::default()
         };
         let header = Header::parse(packet)?;
-        let split = plan_split_or_complete_checksum(&vnet_header, &header, packet)?;
-        Ok(Unpacked { start: at + vnet, header, split })
+        let segments = plan_split_or_complete_checksum(&vnet_header, &header, packet)?;
+        Ok(Unpacked { start: at + vnet, segments })
     }
 
     /// Drops a packet, and sends the ICMP error to its sender.
     #[cold]
     fn drop_packet_and_send_icmp_error(
         &self,
-        (reply, reason): Rejection,
+        (reply, reason): RejectError,
         unpacked: &Unpacked,
-        buffer: &[u8],
         state: &mut TxState,
     ) {
-        let (_, count) = unpacked.full_segment_length_and_count();
+        let Segments { header, count, .. } = unpacked.segments;
         if let Some(kind) = reply {
-            let packet = buffer.get(unpacked.range()).unwrap_or_default();
-            state.errors.reply_if_allowed(kind, packet, &unpacked.header, &self.counters);
+            let packet = state.buffer.get(unpacked.range()).unwrap_or_default();
+            state.errors.reply_if_allowed(kind, packet, &header, &self.counters);
             if let Some(times) = (reason == DropError::NoRoute)
                 .then(|| state.log.count_and_take_if_due(reason.as_str(), count))
                 .flatten()
             {
                 tracing::info!(
                     device = %self.config.device,
-                    destination = %unpacked.header.destination,
+                    destination = %header.destination,
                     count = times,
                     "no node has a subnet with the destination"
                 );
@@ -334,8 +312,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         {
             tracing::warn!(
                 device = %self.config.device,
-                source = %unpacked.header.source,
-                destination = %unpacked.header.destination,
+                source = %header.source,
+                destination = %header.destination,
                 reason = reason.as_str(),
                 remedy = "check `ip route get` with the destination: a pod sends tunnel packets itself, or the route to the destination leads into the device",
                 count = times,
@@ -346,23 +324,15 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Looks up the peer of a packet and gathers its datagrams, or drops it.
-    fn route_and_gather_or_drop(
-        &self,
-        unpacked: &Unpacked,
-        buffer: &mut [u8],
-        table: &Table,
-        state: &mut TxState,
-    ) {
-        let Unpacked { start, header, .. } = *unpacked;
-        let (segment, count) = unpacked.full_segment_length_and_count();
-        let sent = &self.counters.sent;
-        let Some(packet) = buffer.get_mut(unpacked.range()) else {
-            return sent.count_dropped_packets(DropError::Short, count);
-        };
-        let peer = match judge_outbound_packet(&header, packet, table, segment) {
+    fn route_and_gather_or_drop(&self, unpacked: &Unpacked, table: &Table, state: &mut TxState) {
+        let Unpacked { start, segments } = *unpacked;
+        let header = segments.header;
+        let packet = state.buffer.get_mut(unpacked.range()).unwrap_or_default();
+        let longest = segments.full_packet_len();
+        let peer = match judge_outbound_packet(&header, packet, table, longest) {
             Ok(peer) => peer,
             Err(rejection) => {
-                return self.drop_packet_and_send_icmp_error(rejection, unpacked, buffer, state);
+                return self.drop_packet_and_send_icmp_error(rejection, unpacked, state);
             }
         };
         if table.settings.routed {
@@ -375,39 +345,74 @@ impl<D: Device, P: Port> Tx<D, P> {
         };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
-        match unpacked.split {
-            Split::Whole => {
-                let made = self.write_encapsulation_headers(gathered, peer, &header);
-                gathered.add_datagram(datagram, made, unpacked.range(), gso);
-            }
-            Split::Segments(segments) => {
-                for index in 0..count {
-                    let front = self.write_encapsulation_headers(gathered, peer, &header);
-                    let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
-                    let Some((own, payload)) = segments.write_headers(index, packet, room) else {
-                        sent.count_dropped_packet(DropError::BadOffload);
-                        continue;
-                    };
-                    let payload = start + payload.start..start + payload.end;
-                    gathered.add_datagram(datagram, front + own, payload, gso);
-                }
-            }
+        for index in 0..segments.count {
+            let room = gathered.room(MADE);
+            let front = self.config.framing.write(peer.mac, header.family, room);
+            let room = room.get_mut(front..).unwrap_or_default();
+            let Some((own, payload)) = segments.write_headers(index, packet, room) else {
+                self.counters.sent.count_dropped_packet(DropError::BadOffload);
+                continue;
+            };
+            let payload = start + payload.start..start + payload.end;
+            gathered.add_datagram(datagram, front + own, payload, gso);
         }
     }
 
-    /// Writes the encapsulation headers behind those generated so far, and returns their length in bytes.
-    #[inline]
-    fn write_encapsulation_headers(
+    /// Chooses the peer of a packet, once for all its segments, and seals them for it in the buffer for
+    /// generated headers, or queues them until the peer has a session.
+    fn encrypt_and_gather_or_drop(
         &self,
-        gathered: &mut Gathered,
-        peer: &Peer,
-        header: &Header,
-    ) -> usize {
-        if gathered.made.len() < gathered.used + MADE {
-            gathered.made.resize((gathered.used + MADE) * 2, 0);
+        unpacked: &Unpacked,
+        seal: &mut dyn Seal,
+        state: &mut TxState,
+    ) {
+        let segments = unpacked.segments;
+        let (header, longest) = (segments.header, segments.full_packet_len());
+        let sent = &self.counters.sent;
+        let packet = state.buffer.get(unpacked.range()).unwrap_or_default();
+        let datagram = match seal.select_peer(&header, packet, longest) {
+            Ok(SendState::AwaitingSession) => None,
+            Ok(SendState::Ready(to)) => {
+                let Some(socket) =
+                    self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6())
+                else {
+                    return sent.count_dropped_packets(DropError::NoEndpoint, segments.count);
+                };
+                let ecn = ecn::outer_header_ecn(header.tos, true);
+                Some(Datagram { to, ecn, socket })
+            }
+            Err(rejection) => {
+                return self.drop_packet_and_send_icmp_error(rejection, unpacked, state);
+            }
+        };
+        let gso = datagram.is_some_and(|datagram| state.segmenting.is_on(datagram.to.ip()));
+        let overhead = self.config.framing.overhead();
+        let gathered = &mut state.gathered;
+        for index in 0..segments.count {
+            let most = seal.place(longest.max(HEADERS));
+            let room = gathered.room(most.len() + overhead);
+            let plain = room.get_mut(most).unwrap_or_default();
+            let Some(length) = segments.write_packet(index, packet, plain) else {
+                sent.count_dropped_packet(DropError::BadOffload);
+                continue;
+            };
+            let place = seal.place(length);
+            let bytes = place.len() + overhead;
+            let Some(plain) = room.get_mut(place) else {
+                sent.count_internal_error("a padded packet is inside its room", 1);
+                continue;
+            };
+            plain.iter_mut().skip(length).for_each(|byte| *byte = 0);
+            let Some(datagram) = datagram else {
+                sent.count_dropped_packets(DropError::NoSession, seal.park(plain));
+                continue;
+            };
+            if room.get_mut(..bytes).is_some_and(|datagram| seal.seal(datagram)) {
+                gathered.add_datagram(datagram, bytes, 0..0, gso);
+            } else {
+                sent.count_dropped_packet(DropError::NoSession);
+            }
         }
-        let room = gathered.made.get_mut(gathered.used..).unwrap_or_default();
-        self.config.framing.write(peer.mac, header.family, room)
     }
 
     /// The index of the socket for a flow.
@@ -419,9 +424,9 @@ impl<D: Device, P: Port> Tx<D, P> {
         (flow::flow_hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
-    fn send_gathered_messages(&self, buffer: &[u8], state: &mut TxState) {
+    fn send_gathered_messages(&self, state: &mut TxState) {
         let messages = std::mem::take(&mut state.gathered.messages);
-        self.send_or_count_lost(&messages, state, buffer);
+        self.send_or_count_lost(&messages, state);
         state.gathered.messages = messages;
         state.gathered.clear();
         let refused = state.sender.take_refused_endpoints();
@@ -431,14 +436,14 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Sends messages, and retries what the kernel refuses. True if none was lost.
-    fn send_or_count_lost(&self, messages: &[Message], state: &mut TxState, buffer: &[u8]) -> bool {
+    fn send_or_count_lost(&self, messages: &[Message], state: &mut TxState) -> bool {
         let mut rest = messages;
         let mut tries = 0;
         let mut lost = false;
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|message| message.socket == first.socket).count();
             let (now, behind) = rest.split_at(run);
-            let TxState { sender, gathered, .. } = &mut *state;
+            let TxState { sender, gathered, buffer, .. } = &mut *state;
             let pieces = Pieces { all: &gathered.pieces, made: &gathered.made, read: buffer };
             let socket = self.sockets.get(first.socket);
             let (done, error) = socket.map_or((0, None), |socket| socket.send(sender, now, pieces));
@@ -460,7 +465,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 SendAction::Wait if self.wait_for_room(failed.socket) => tries += 1,
                 action => {
                     if action == SendAction::SendSingly {
-                        self.send_singly_and_blame_segmentation(failed, &error, state, buffer);
+                        self.send_singly_and_blame_segmentation(failed, &error, state);
                     } else {
                         self.count_and_log_lost(failed, &error, &mut state.log);
                         lost = true;
@@ -517,7 +522,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         message: &Message,
         error: &io::Error,
         state: &mut TxState,
-        buffer: &[u8],
     ) {
         add_to_counter(&self.counters.unsegmented, 1);
         tracing::debug!(
@@ -538,7 +542,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
             let one =
                 Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
-            lost |= !self.send_or_count_lost(&[one], state, buffer);
+            lost |= !self.send_or_count_lost(&[one], state);
             from = to;
         }
         // If the kernel also refuses a single datagram, the cause is not the segmentation.
@@ -583,7 +587,16 @@ impl Gathered {
         self.messages.clear();
         self.pieces.clear();
         self.used = 0;
-        self.ended = false;
+    }
+
+    /// Room for at least this many bytes after those generated so far.
+    #[inline]
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.used + bytes;
+        if self.made.len() < end {
+            self.made.resize(end * 2, 0);
+        }
+        self.made.get_mut(self.used..).unwrap_or_default()
     }
 
     /// Adds a datagram of `made` generated bytes and of bytes from the read buffer to the last message if it
@@ -599,20 +612,20 @@ impl Gathered {
         self.used += made;
         let (end, bytes) = (self.pieces.len(), made + read.len());
         let Datagram { to, ecn, socket } = datagram;
-        if let (true, false, Some(last)) = (gso, self.ended, self.messages.last_mut())
+        if let (true, Some(last)) = (gso, self.messages.last_mut())
             && last.to == to
             && (last.tos, last.socket) == (ecn, socket)
             && bytes <= last.segment
+            // A shorter datagram is the last one of its message.
+            && last.bytes == last.count * last.segment
             && last.count < SEGMENTS
             && last.bytes + bytes <= LARGEST
         {
             last.pieces.end = end;
             last.count += 1;
             last.bytes += bytes;
-            self.ended = bytes < last.segment;
             return;
         }
-        self.ended = false;
         self.messages.push(Message {
             to,
             pieces: from..end,

@@ -54,23 +54,25 @@ impl Messages {
 
     /// Counts a unit of one or more packets with `length` bytes in all. `packet` is the first one.
     #[inline]
-    pub(crate) fn classify_and_count_unit(&mut self, packet: &[u8], length: usize) {
+    pub(crate) fn classify_and_count_unit(
+        &mut self,
+        packet: &[u8],
+        header: &Header,
+        length: usize,
+    ) {
         if length >= BULK || length <= flow::MESSAGE {
-            self.record_bulk_or_short_unit(packet, length);
+            self.record_bulk_or_short_unit(packet, header, length);
         }
     }
 
-    fn record_bulk_or_short_unit(&mut self, packet: &[u8], length: usize) {
-        let Ok(header) = Header::parse(packet) else {
-            return;
-        };
-        let place = flow::flow_hash(packet, &header) as usize >> 8;
+    fn record_bulk_or_short_unit(&mut self, packet: &[u8], header: &Header, length: usize) {
+        let place = flow::flow_hash(packet, header) as usize >> 8;
         let Some(bulk) = self.bulk.get_mut(place % FLOWS) else {
             return;
         };
         if length >= BULK {
             *bulk = Some(self.now);
-        } else if flow::is_short_and_not_ack(packet, &header) {
+        } else if flow::is_short_and_not_ack(packet, header) {
             self.short = self.short.saturating_add(1);
             if self.short > FLOOD {
                 self.flood = Some(self.now);
@@ -109,10 +111,9 @@ mod tests {
         let mut count = |at: Duration, units: &[(bool, usize)]| {
             messages.begin_batch(start + at);
             for (other, length) in units {
-                messages.classify_and_count_unit(
-                    &tcp_packet_of_either_flow(*other, (*length).min(1400)),
-                    *length,
-                );
+                let packet = tcp_packet_of_either_flow(*other, (*length).min(1400));
+                let header = Header::parse(&packet).unwrap();
+                messages.classify_and_count_unit(&packet, &header, *length);
             }
             messages.count()
         };
@@ -134,7 +135,8 @@ mod tests {
         let mut batch = |at: Duration, size: usize| {
             messages.begin_batch(start + at);
             for packet in both.iter().cycle().take(size) {
-                messages.classify_and_count_unit(packet, packet.len());
+                let header = Header::parse(packet).unwrap();
+                messages.classify_and_count_unit(packet, &header, packet.len());
             }
             messages.count()
         };

@@ -19,7 +19,7 @@ fn concat_and_merge_packets(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8>
 fn merged_group_sizes(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
     concat_and_merge_packets(&mut merger, packets);
-    merger.groups().iter().map(Group::count).collect()
+    merger.groups.iter().map(Group::count).collect()
 }
 
 /// A packet with one changed byte and a correct TCP checksum.
@@ -111,11 +111,13 @@ fn small_flows_are_written_before_a_stream() {
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
         concat_and_merge_packets(&mut merger, packets);
-        merger.order_small_flows_first();
-        (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
+        let starts: Vec<_> = merger.groups.iter().map(|group| group.first.start).collect();
+        let place = |group: &Group| starts.binary_search(&group.first.start).unwrap();
+        merger.groups_small_flows_first().map(place).collect::<Vec<_>>()
     };
     let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
     assert_eq!(turns(&packets), [2, 0, 1]);
+    assert_eq!(turns(&packets[40..]), [0, 1], "too small a batch");
     let mut fragment = answer;
     fragment[6] = 0x20;
     packets.push(fragment);
@@ -128,9 +130,9 @@ fn disabled_merging_merges_nothing() {
         [Recipe::ipv4_tcp_segment(0, 100).packet(), Recipe::ipv4_tcp_segment(100, 100).packet()];
     let mut merger = Merger::new(false, true);
     concat_and_merge_packets(&mut merger, &stream);
-    assert_eq!(merger.groups().len(), 2);
+    assert_eq!(merger.groups.len(), 2);
     merger.clear();
-    assert!(merger.groups().is_empty());
+    assert!(merger.groups.is_empty());
 }
 
 /// As a kernel with checksum offload passes it on.
@@ -177,20 +179,20 @@ proptest! {
         let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { with_partial_checksum(single) } else { single.clone() }).collect();
         let mut merger = Merger::new(true, true);
         let mut buffer = concat_and_merge_packets(&mut merger, &came);
-        prop_assert_eq!(merger.groups().len(), 1);
-        let group = &merger.groups()[0];
+        prop_assert_eq!(merger.groups.len(), 1);
+        let group = &merger.groups[0];
         prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish_group_headers(0, &mut buffer).unwrap();
+        let vnet = merger.groups[0].finish_headers(&mut buffer).unwrap();
         prop_assert_eq!(vnet, if singles.len() > 1 { recipe.gso_vnet_header(size) } else { vnet });
-        let found = packets_of_group(&vnet, &merger.groups()[0], &buffer);
+        let found = packets_of_group(&vnet, &merger.groups[0], &buffer);
         prop_assert_eq!(&found, &singles);
         // Without merging, each checksum is completed.
         let mut merger = Merger::new(false, false);
         let mut buffer = concat_and_merge_packets(&mut merger, &came);
         for (index, single) in singles.iter().enumerate() {
-            let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
+            let vnet = merger.groups[index].finish_headers(&mut buffer).unwrap();
             prop_assert_eq!(vnet.needs_csum, came[index] == with_partial_checksum(single));
-            prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
+            prop_assert_eq!(packets_of_group(&vnet, &merger.groups[index], &buffer), std::slice::from_ref(single));
         }
     }
 
@@ -203,12 +205,12 @@ proptest! {
         let mut merger = Merger::new(true, true);
         merger.add_gso_packet(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
         merger.merge_or_add_packet(&buffer, packet.len()..buffer.len(), &Header::parse(&after).unwrap());
-        prop_assert_eq!(merger.groups().len(), 2);
+        prop_assert_eq!(merger.groups.len(), 2);
         let singles = recipe.segment_packets(size);
-        let group = &merger.groups()[0];
+        let group = &merger.groups[0];
         prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish_group_headers(0, &mut buffer).unwrap();
-        prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[0], &buffer), singles);
+        let vnet = merger.groups[0].finish_headers(&mut buffer).unwrap();
+        prop_assert_eq!(packets_of_group(&vnet, &merger.groups[0], &buffer), singles);
     }
 
     /// After merging, scheduling and splitting.
@@ -234,11 +236,9 @@ proptest! {
         let mut merger = Merger::new(true, true);
         let mut buffer = concat_and_merge_packets(&mut merger, &packets);
         let mut found: Vec<Vec<u8>> = Vec::new();
-        merger.order_small_flows_first();
-        for position in 0..merger.groups().len() {
-            let index = merger.group_at(position);
-            let vnet = merger.finish_group_headers(index, &mut buffer).unwrap();
-            found.extend(packets_of_group(&vnet, &merger.groups()[index], &buffer));
+        for group in merger.groups_small_flows_first() {
+            let vnet = group.finish_headers(&mut buffer).unwrap();
+            found.extend(packets_of_group(&vnet, group, &buffer));
         }
         // Merging loses only the identifier.
         let bare = |packets: &[Vec<u8>]| {

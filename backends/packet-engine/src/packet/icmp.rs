@@ -37,7 +37,8 @@ pub fn write_error_packet(
     let room = out.len().min(most).checked_sub(ip_header + ICMP_HEADER)?;
     let quote = offender.get(..offender.len().min(room))?;
     // The sender needs the first 8 bytes after the header to find its socket.
-    if quote.len() < offender.len().min(header.header_len + 8) {
+    let own = header.family.pick(header.transport, V6_HEADER);
+    if quote.len() < offender.len().min(own + 8) {
         return None;
     }
     let total = ip_header + ICMP_HEADER + quote.len();

@@ -1,5 +1,6 @@
 //! Rate limits of ICMP errors: one for all destinations together, and one for each.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -36,18 +37,19 @@ impl Rate {
 /// The rate limits of an engine.
 #[derive(Clone, Debug)]
 pub struct Buckets {
-    seed: u64,
+    /// Senders cannot predict which destinations share a bucket.
+    hasher: RandomState,
     all: u64,
     each: Box<[u64]>,
 }
 
-impl Buckets {
-    /// With the seed, senders cannot predict which destinations share a bucket.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self { seed, all: 0, each: vec![0; SLOTS].into() }
+impl Default for Buckets {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), all: 0, each: vec![0; SLOTS].into() }
     }
+}
 
+impl Buckets {
     /// Whether an error may go to `destination` at `now`, a time of a monotonic clock. Only then it takes a
     /// token.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
@@ -68,22 +70,8 @@ impl Buckets {
     }
 
     fn slot(&self, destination: IpAddr) -> usize {
-        let bits = match destination {
-            IpAddr::V4(ip) => u128::from(ip.to_bits()),
-            IpAddr::V6(ip) => ip.to_bits(),
-        };
-        let hash = mix_bits(mix_bits(self.seed ^ (bits >> 64) as u64) ^ bits as u64);
-        hash as usize % SLOTS
+        self.hasher.hash_one(destination) as usize % SLOTS
     }
-}
-
-/// Mixes bits like the finalizer of splitmix64.
-#[must_use]
-pub fn mix_bits(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]
@@ -99,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_limited_to_a_hundred_a_second() {
-        let mut buckets = Buckets::new(1);
+        let mut buckets = Buckets::default();
         let passed = (0..1_000_000u64)
             .filter(|n| buckets.allow(ip(*n as u32), Duration::from_micros(n * 10)))
             .count();
@@ -108,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_burst_is_available_again_after_a_pause() {
-        let mut buckets = Buckets::new(1);
+        let mut buckets = Buckets::default();
         let burst = |buckets: &mut Buckets, at| {
             (0..100).filter(|_| buckets.allow(ip(7), Duration::from_secs(at))).count()
         };
@@ -122,12 +110,12 @@ mod tests {
             [10, 0, 10, 10]
         );
         // At the end of its range, the clock saturates and does not wrap.
-        assert!(burst(&mut Buckets::new(1), u64::MAX) <= 100);
+        assert!(burst(&mut Buckets::default(), u64::MAX) <= 100);
     }
 
     #[test]
     fn destinations_spread() {
-        let buckets = Buckets::new(3);
+        let buckets = Buckets::default();
         let v4: std::collections::BTreeSet<usize> =
             (0..1024).map(|n| buckets.slot(ip(0x0a05_0000 + n))).collect();
         let v6: std::collections::BTreeSet<usize> = (0..1024u128)
@@ -138,8 +126,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_second_has_more_than_the_limits(gaps in vec((0u64..30_000_000, 0u32..30), 1..300), seed: u64) {
-            let mut buckets = Buckets::new(seed);
+        fn no_second_has_more_than_the_limits(gaps in vec((0u64..30_000_000, 0u32..30), 1..300)) {
+            let mut buckets = Buckets::default();
             let mut now = 0;
             let mut passed: VecDeque<(u64, u32)> = VecDeque::new();
             for (gap, destination) in gaps {

@@ -106,7 +106,7 @@ proptest! {
             bytes[at.index(length)] = *value;
         }
         if let Ok(header) = Header::parse(&bytes) {
-            prop_assert!(header.header_len <= header.transport && header.transport <= header.total_len && header.total_len == bytes.len());
+            prop_assert!(header.transport <= header.total_len && header.total_len == bytes.len());
         }
         decrement_ttl(&mut bytes);
         set_ecn(&mut bytes, first);

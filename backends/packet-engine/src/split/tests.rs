@@ -172,16 +172,13 @@ pub(crate) fn split_into_packets(
     packet: &mut [u8],
 ) -> Result<Vec<Vec<u8>>, DropError> {
     let header = Header::parse(packet)?;
-    Ok(match plan_split_or_complete_checksum(vnet, &header, packet)? {
-        Split::Whole => vec![packet.to_vec()],
-        Split::Segments(segments) => (0..segments.count())
-            .map(|index| {
-                let mut room = [0; HEADERS];
-                let (made, payload) = segments.write_headers(index, packet, &mut room).unwrap();
-                [&room[..made], &packet[payload]].concat()
-            })
-            .collect(),
-    })
+    let segments = plan_split_or_complete_checksum(vnet, &header, packet)?;
+    let single = |index| {
+        let mut room = [0; HEADERS];
+        let (made, payload) = segments.write_headers(index, packet, &mut room).unwrap();
+        [&room[..made], &packet[payload]].concat()
+    };
+    Ok((0..segments.count).map(single).collect())
 }
 
 proptest! {

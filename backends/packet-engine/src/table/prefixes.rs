@@ -1,7 +1,6 @@
 //! Longest prefix match, which maps an address to the index of a peer.
 
 use ipnet::IpNet;
-use num_traits::PrimInt;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -11,27 +10,27 @@ const SLOTS: usize = 1 << 20;
 const NONE: u32 = u32::MAX;
 
 /// Peers by prefix length and network, short prefixes first.
-pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
+type ByLength = BTreeMap<(u8, u128), u32>;
 
-/// For one address family; `B` is an address as a number.
+/// For one address family. Addresses are numbers, and prefix lengths are those of IPv6.
 #[derive(Clone, Debug)]
-pub(crate) enum Prefixes<B> {
+pub(crate) enum Prefixes {
     /// From the first to the last subnet, with one entry for each subnet of the smallest size. The normal
     /// case: subnets of a cluster are usually of one size and close together.
-    Flat { first: B, shift: usize, slots: Vec<u32> },
+    Flat { first: u128, shift: u8, slots: Vec<u32> },
     /// For each prefix length, longest first, if the array would be too large.
-    Sorted(Vec<(B, Vec<(B, u32)>)>),
+    Sorted(Vec<(u128, Vec<(u128, u32)>)>),
 }
 
-impl<B: PrimInt> Prefixes<B> {
-    pub(crate) fn build(nets: &ByLength<B>) -> Self {
+impl Prefixes {
+    fn build(nets: &ByLength) -> Self {
         let longest = nets.keys().next_back().map_or(0, |(prefix, _)| *prefix);
         // A shift by all bits is not allowed, so a default route takes two slots.
-        let shift = B::zero().count_zeros() as usize - usize::from(longest).max(1);
+        let shift = 128 - longest.max(1);
         let range =
-            |(prefix, net): &(u8, B)| (*net >> shift, (*net | !prefix_mask::<B>(*prefix)) >> shift);
-        let first = nets.keys().map(|key| range(key).0).min().unwrap_or(B::zero());
-        let last = nets.keys().map(|key| range(key).1).max().unwrap_or(B::zero());
+            |(prefix, net): &(u8, u128)| (net >> shift, (net | !prefix_mask(*prefix)) >> shift);
+        let first = nets.keys().map(|key| range(key).0).min().unwrap_or(0);
+        let last = nets.keys().map(|key| range(key).1).max().unwrap_or(0);
         let count = match distance_above(first, last) {
             _ if nets.is_empty() => 0,
             Some(last) if last < SLOTS => last + 1,
@@ -50,8 +49,8 @@ impl<B: PrimInt> Prefixes<B> {
         Self::Flat { first, shift, slots }
     }
 
-    fn build_sorted(nets: &ByLength<B>) -> Self {
-        let mut lists: BTreeMap<u8, Vec<(B, u32)>> = BTreeMap::new();
+    fn build_sorted(nets: &ByLength) -> Self {
+        let mut lists: BTreeMap<u8, Vec<(u128, u32)>> = BTreeMap::new();
         for ((prefix, net), index) in nets {
             lists.entry(*prefix).or_default().push((*net, *index));
         }
@@ -61,16 +60,16 @@ impl<B: PrimInt> Prefixes<B> {
     }
 
     #[inline]
-    fn find_peer_index(&self, ip: B) -> Option<u32> {
+    fn find_peer_index(&self, ip: u128) -> Option<u32> {
         match self {
-            Self::Flat { first, shift, slots } => distance_above(*first, ip >> *shift)
+            Self::Flat { first, shift, slots } => distance_above(*first, ip >> shift)
                 .and_then(|slot| slots.get(slot))
                 .copied()
                 .filter(|index| *index != NONE),
             Self::Sorted(lists) => lists
                 .iter()
                 .find_map(|(mask, list)| {
-                    let at = list.binary_search_by_key(&(ip & *mask), |(net, _)| *net).ok()?;
+                    let at = list.binary_search_by_key(&(ip & mask), |(net, _)| *net).ok()?;
                     list.get(at)
                 })
                 .map(|(_, index)| *index),
@@ -79,22 +78,21 @@ impl<B: PrimInt> Prefixes<B> {
 }
 
 /// The mask of a prefix length.
-fn prefix_mask<B: PrimInt>(prefix: u8) -> B {
-    let host = B::zero().count_zeros() as usize - usize::from(prefix);
-    if prefix == 0 { B::zero() } else { B::max_value() << host }
+fn prefix_mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 /// `None` if `to` is below `from`, or too far above.
 #[inline]
-fn distance_above<B: PrimInt>(from: B, to: B) -> Option<usize> {
-    to.checked_sub(&from)?.to_usize()
+fn distance_above(from: u128, to: u128) -> Option<usize> {
+    usize::try_from(to.checked_sub(from)?).ok()
 }
 
 /// For both address families.
 #[derive(Clone, Debug)]
 pub struct DualPrefixes {
-    pub(super) v4: Prefixes<u32>,
-    pub(super) v6: Prefixes<u128>,
+    pub(super) v4: Prefixes,
+    pub(super) v6: Prefixes,
 }
 
 impl DualPrefixes {
@@ -103,7 +101,9 @@ impl DualPrefixes {
         let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         for (net, index) in nets {
             match net {
-                IpNet::V4(net) => v4.insert((net.prefix_len(), net.network().to_bits()), index),
+                IpNet::V4(net) => {
+                    v4.insert((net.prefix_len() + 96, net.network().to_bits().into()), index)
+                }
                 IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), index),
             };
         }
@@ -115,7 +115,7 @@ impl DualPrefixes {
     #[must_use]
     pub fn find_peer_index(&self, ip: IpAddr) -> Option<u32> {
         match ip {
-            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
+            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits().into()),
             IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
         }
     }

@@ -78,12 +78,10 @@ fn prebuilt_table(checks: Checks, routed: bool) -> &'static Table {
 
 fn udp_packet_header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     let family = Family::from(source);
-    let header_len = family.pick(20, 40);
     let fragment = Fragment::No;
     Header {
         family,
-        header_len,
-        transport: header_len,
+        transport: family.pick(20, 40),
         protocol: 17,
         total_len: len,
         ttl,
@@ -243,7 +241,7 @@ proptest! {
             _ if segment.unwrap_or(len) > 1472 => Err((Some(Icmp::TooBig(1472)), DropError::TooBig)),
             Some((_, address, _)) => Ok(parse_ip(address)),
         };
-        let got = judge_outbound_packet(&header, &packet_to_port(&header, port), table, segment).map(|peer| peer.address.ip());
+        let got = judge_outbound_packet(&header, &packet_to_port(&header, port), table, segment.unwrap_or(len)).map(|peer| peer.address.ip());
         prop_assert_eq!(got, want);
     }
 }

@@ -1,9 +1,7 @@
 //! Tests of a plan that encrypts packets. The plan's first pass removes all narrower routes that bypass the encrypting device.
 
 use super::*;
-use netstate::object::link::LinkSpec;
-use netstate::object::link::wireguard::WireguardSpec;
-use netstate::object::wireguard_peer::{PublicKey, Secret, WireguardPeer};
+use netstate::{LinkSpec, PublicKey, Secret, WireguardPeer, WireguardSpec};
 use std::net::IpAddr;
 
 /// One route into a WireGuard device and a peer for each lease of the WireGuard backend.

@@ -33,7 +33,13 @@ impl Ranges {
 
     #[must_use]
     pub fn net(net: &IpNet) -> Self {
-        Self::addresses(net.network(), net.broadcast())
+        Self::nets([*net])
+    }
+
+    /// There may be thousands of them.
+    pub fn nets(nets: impl IntoIterator<Item = IpNet>) -> Self {
+        let ends = |net: IpNet| (number(net.network()), number(net.broadcast()));
+        nets.into_iter().map(ends).collect()
     }
 
     /// Both ends belong to the set.
@@ -105,16 +111,14 @@ impl FromIterator<(u128, u128)> for Ranges {
         let mut all: Vec<(u128, u128)> =
             ranges.into_iter().filter(|(first, last)| first <= last).collect();
         all.sort_unstable();
-        let mut merged: Vec<(u128, u128)> = Vec::new();
-        for (first, last) in all {
-            match merged.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => {
-                    before.1 = before.1.max(last);
-                }
-                _ => merged.push((first, last)),
+        all.dedup_by(|(first, last), before| {
+            let joins = *first <= before.1.saturating_add(1);
+            if joins {
+                before.1 = before.1.max(*last);
             }
-        }
-        Self(merged)
+            joins
+        });
+        Self(all)
     }
 }
 

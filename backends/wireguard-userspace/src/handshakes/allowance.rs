@@ -1,7 +1,8 @@
 //! Rate limit of curve operations for senders that proved their address: a token bucket for each, in a table
 //! of fixed size.
 
-use packet_engine::packet::icmp_limit::{Rate, mix_bits};
+use packet_engine::packet::icmp_limit::Rate;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,9 @@ const SHARED: Duration = Duration::from_secs(20);
 /// Token buckets for the initiations of each source.
 pub(crate) struct Allowances {
     began: Instant,
-    seed: u64,
-    seeded: Duration,
+    /// Sources share other buckets with each new hasher.
+    hasher: RandomState,
+    hashed_since: Duration,
     turns: Box<[u64]>,
 }
 
@@ -25,8 +27,8 @@ impl Allowances {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             began: now,
-            seed: rand::random(),
-            seeded: Duration::ZERO,
+            hasher: RandomState::new(),
+            hashed_since: Duration::ZERO,
             turns: vec![0; SLOTS].into(),
         }
     }
@@ -34,12 +36,12 @@ impl Allowances {
     /// False if the bucket of this key is empty.
     pub(crate) fn take(&mut self, key: u128, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
-        if now.saturating_sub(self.seeded) >= SHARED {
-            self.seed = rand::random();
-            self.seeded = now;
+        if now.saturating_sub(self.hashed_since) >= SHARED {
+            self.hasher = RandomState::new();
+            self.hashed_since = now;
             self.turns.fill(0);
         }
-        let slot = mix_bits(mix_bits(self.seed ^ (key >> 64) as u64) ^ key as u64) as usize % SLOTS;
+        let slot = self.hasher.hash_one(key) as usize % SLOTS;
         let Some(turn) = self.turns.get_mut(slot) else {
             return false;
         };

@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use crate::kube::http::Head;
 use crate::net::netns::Netns;
-
-const TIMEOUT: Duration = Duration::from_secs(20);
+use crate::wait::Wait;
 
 /// A clone acts as the same user.
 #[derive(Debug, Clone)]
@@ -79,7 +78,7 @@ impl Endpoint {
             Endpoint::Server { netns, address, tls } => (netns, address, tls),
             Endpoint::Fake(fake) => return Ok(fake.answer(request)?),
         };
-        let socket = netns.run(|| TcpStream::connect_timeout(address, TIMEOUT))??;
+        let socket = netns.run(|| TcpStream::connect_timeout(address, Wait::start().left()))??;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(timeout)?;
         let connection = ClientConnection::new(Arc::clone(tls), ServerName::from(address.ip()))?;
@@ -123,7 +122,7 @@ impl ApiClient {
             body: text.as_bytes(),
         };
         let mut answer = Vec::new();
-        let sent = self.endpoint.send(&request, Some(TIMEOUT));
+        let sent = self.endpoint.send(&request, Some(Wait::start().left()));
         let head = sent.and_then(|mut response| {
             match response.body.read_to_end(&mut answer) {
                 // The server may close the connection without a TLS close_notify.

@@ -1,5 +1,6 @@
 //! No attack by an unprivileged local user or by a pod with raw sockets disturbs the daemon.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 
@@ -77,7 +78,8 @@ fn wait_daemon_and_pods_healthy(s: &Scene<'_>) -> Result<()> {
 
 fn require_restart_despite_held_socket_names(s: &mut Scene<'_>) -> Result<()> {
     let table = s[0].sh("cat /proc/net/unix")?;
-    let mut names: Vec<String> = table
+    // Before a connection is accepted, its end here has the name of the socket.
+    let mut names: BTreeSet<String> = table
         .lines()
         .filter_map(|line| Some(format!("flannel-rs{}", line.split_once(" @flannel-rs")?.1)))
         .collect();
@@ -87,12 +89,12 @@ fn require_restart_despite_held_socket_names(s: &mut Scene<'_>) -> Result<()> {
     names.extend((0..500).map(|number| format!("flannel-rs.taken/port/8473/n{number}")));
     s[0].stop_daemon()?;
     let script = format!(
-        "for my $n (qw({})) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un(\"\\0$n\")) or die \"$n: $!\"; listen($s, 5); push @s, $s }} $| = 1; print \"ready\\n\"; sleep 600;",
-        names.join(" ")
+        "for my $n (qw({})) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un(\"\\0$n\")) or die \"$n: $!\"; listen($s, 5); push @s, $s }} $| = 1; print \"all are held\\n\"; sleep 600;",
+        Vec::from_iter(names).join(" ")
     );
     let squatter = Launch::new("setpriv").args(NOBODY);
     let squatter = s[0].spawn("perl", &squatter.args(["perl", "-MSocket", "-e", &script]))?;
-    until("all names are held", || squatter.log().contains("ready"))?;
+    until("all names are held", || squatter.log().contains("all are held"))?;
     s[0].start_daemon()?;
     wait_daemon_and_pods_healthy(s)?;
     let log = s[0].daemon()?.log();

@@ -11,7 +11,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use netstate::report::protocols::Protocols;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::Detail;
 
 /// Above this number of repairs, the check suspects that another program changes the object.
@@ -112,13 +112,15 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    let peers = facts.peers();
-    let peers: BTreeMap<IpNet, &Peer> =
-        peers.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    let ours = best_metrics(routes);
+    let foreign = || routes.iter().filter(|route| route.protocol != FLANNELD);
+    // There may be thousands of peers, but few other routes.
+    let nets: BTreeSet<IpNet> = foreign().map(|route| route.net).collect();
+    let peers = facts.peers().flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer)));
+    let peers: BTreeMap<IpNet, &Peer> = peers.filter(|(net, _)| nets.contains(net)).collect();
+    let ours = best_metrics(routes.iter().filter(|route| nets.contains(&route.net)));
     let mut findings = Vec::new();
-    for route in routes.iter().filter(|route| route.protocol != FLANNELD) {
+    for route in foreign() {
         let Some(peer) = peers.get(&route.net) else {
             continue;
         };
@@ -156,9 +158,9 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The lowest metric of flannel's routes, by destination.
-fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
+fn best_metrics<'a>(routes: impl Iterator<Item = &'a Route>) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
-    for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
+    for route in routes.filter(|route| route.protocol == FLANNELD) {
         ours.entry(route.net)
             .and_modify(|metric| *metric = route.metric.min(*metric))
             .or_insert(route.metric);

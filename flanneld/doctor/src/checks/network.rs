@@ -79,19 +79,22 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    let own = network.own.nets().map(|net| (net, "this node"));
-    let peers = facts.leases.peers.known().into_iter().flatten();
-    let peers = peers.flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name)));
-    let leased: Vec<(IpNet, &str)> = own.chain(peers).collect();
-    let mut findings = links_inside(facts, network, &leased);
-    findings.extend(routes_inside(facts, network, &leased));
-    findings.extend(services_inside(facts, network, &leased));
+    let mut findings = links_inside(facts, network);
+    findings.extend(routes_inside(facts, network));
+    findings.extend(services_inside(facts, network));
     findings.extend(name_servers_inside(facts, network));
     // A VPN may add hundreds of routes.
     capped(findings, MAX_ALIKE)
 }
 
-fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
+/// Each with its node. There may be thousands.
+fn leased_nets<'a>(facts: &'a Facts, network: &Network) -> impl Iterator<Item = (IpNet, &'a str)> {
+    let own = network.own.nets().map(|net| (net, "this node"));
+    let peers = facts.leases.peers.known().into_iter().flatten();
+    own.chain(peers.flat_map(|peer| peer.subnets.nets().map(|net| (net, &*peer.name))))
+}
+
+fn links_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let own = |net: IpNet| network.own.contains(&net);
     let foreign = interfaces(facts).iter().filter(|interface| {
@@ -100,24 +103,17 @@ fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> V
             && !serves_pods(interface, interfaces(facts), &facts.backends, own)
     });
     let nets = foreign.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
-    nets.filter_map(|(interface, net)| link_inside(facts, network, leased, &interface.name, net))
-        .collect()
+    nets.filter_map(|(interface, net)| link_inside(facts, network, &interface.name, net)).collect()
 }
 
-fn link_inside(
-    facts: &Facts,
-    network: &Network,
-    leased: &[(IpNet, &str)],
-    name: &str,
-    net: IpNet,
-) -> Option<Finding> {
+fn link_inside(facts: &Facts, network: &Network, name: &str, net: IpNet) -> Option<Finding> {
     let whole = barred_by(&net, &network.networks);
     let within = network.networks.overlaps(&whole.into());
     // The address of a single host shows nothing about a network.
     if !within || net.prefix_len() >= if net.addr().is_ipv6() { 127 } else { 31 } {
         return None;
     }
-    let used = leased.iter().find(|(subnet, _)| overlap(subnet, &whole));
+    let used = leased_nets(facts, network).find(|(subnet, _)| overlap(subnet, &whole));
     let (severity, why) = match used {
         Some((subnet, node)) => (
             Severity::Broken,
@@ -174,10 +170,9 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
 /// Routes of other programs, such as a VPN, to a part of the pod network.
 ///
 /// A separate check covers routes to a peer's subnet. A foreign route to a larger network is only a fallback behind flannel's route.
-fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
+fn routes_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    let ours: Vec<IpNet> =
-        routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.net).collect();
+    let ours = routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.net);
     let underlay = underlay(facts);
     let foreign = routes.iter().filter(|route| {
         !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.net)
@@ -186,7 +181,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
     for route in foreign {
         let to = route.net;
         let device = facts.host.interface(route.index).map(|interface| interface.name.as_str());
-        let overlapped = leased.iter().find(|(subnet, _)| overlap(subnet, &to));
+        let overlapped = leased_nets(facts, network).find(|(subnet, _)| overlap(subnet, &to));
         let is_of_pods = device.is_some_and(|name| {
             name == "lo"
                 || name.starts_with("flannel")
@@ -195,13 +190,14 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
         let own = network.own.overlaps(&to.into());
         // Addresses of nodes may be inside the pods' network, with routes between the nodes.
         let of_nodes = overlapped.is_none() && device == underlay;
-        if is_of_pods || own || of_nodes || leased.iter().any(|(subnet, _)| *subnet == to) {
+        let is_leased = || leased_nets(facts, network).any(|(subnet, _)| subnet == to);
+        if is_of_pods || own || of_nodes || is_leased() {
             continue;
         }
         // The kernel uses the route with the longest prefix.
         let wins = ours
-            .iter()
-            .filter(|known| known.contains(&to) || to.contains(*known))
+            .clone()
+            .filter(|known| known.contains(&to) || to.contains(known))
             .all(|known| known.prefix_len() < to.prefix_len());
         let (severity, why) = match overlapped {
             Some((subnet, node)) if wins => (
@@ -238,7 +234,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
 }
 
 /// A node's subnet may contain addresses of Services that are inside the pod network.
-fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Option<Finding> {
+fn services_inside(facts: &Facts, network: &Network) -> Option<Finding> {
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
     // The configured address may be a node's instead of the Service's.
@@ -254,7 +250,7 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
     {
         return None;
     }
-    let used = leased.iter().find(|(subnet, _)| subnet.contains(&service));
+    let used = leased_nets(facts, network).find(|(subnet, _)| subnet.contains(&service));
     let (severity, why) = match used {
         Some((subnet, _)) => (
             Severity::Broken,

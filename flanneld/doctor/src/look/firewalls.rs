@@ -8,8 +8,7 @@ use crate::passage::{self, FIREWALLD, Gate};
 use crate::surroundings::Surroundings;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::path::Path;
-use traffic_rules::programs::{Iptables, ProgramError, Variant, nft_table, run};
+use traffic_rules::programs::{Iptables, ProgramError, Variant, nft_table, run_program};
 use traffic_rules::reader::model::{Base, Table};
 use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::walk::Missing;
@@ -63,9 +62,9 @@ impl Programs {
             match programs.dump_tables(&tables_of(all.as_ref(), family)).await {
                 Ok(saved) => {
                     let rules = reader::iptables::read(&saved, family, programs.variant);
-                    tables.push(passage::table(&rules, net, network, around, &programs.command()));
+                    tables.push(passage::table(&rules, net, network, around, &programs.command));
                     saved_rules.extend(rules);
-                    commands.push((family, programs.variant, programs.command()));
+                    commands.push((family, programs.variant, programs.command.clone()));
                 }
                 Err(error) => {
                     tracing::debug!(error = %error, "cannot list the rules of iptables");
@@ -122,7 +121,7 @@ impl Programs {
 /// Parses the output of `nft -j -a list`; `None` if nft fails or prints no JSON.
 async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
-    let text = run(Path::new("nft"), &args, None)
+    let text = run_program("nft", &args, None)
         .await
         .inspect_err(|error| tracing::debug!(error = %error, "cannot list the rules of nftables"))
         .ok()?;
@@ -184,7 +183,7 @@ async fn find_devices(rules: &mut Rules) {
             };
             let args = ["list", "chain", "netdev", table.name.as_str(), name.as_str()];
             base.device =
-                run(Path::new("nft"), &args, None).await.ok().and_then(|text| device_in(&text));
+                run_program("nft", &args, None).await.ok().and_then(|text| device_in(&text));
         }
     }
 }

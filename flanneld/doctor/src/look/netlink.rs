@@ -52,8 +52,9 @@ pub(super) fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
     };
     let interfaces = known_or_why("interfaces", read_interfaces(&mut client));
     let (routes, barring) = match read_routes(&mut client, is_wanted) {
-        Ok(all) => {
-            let (routes, barring) = all.into_iter().partition(Route::carries);
+        // There is one for each peer, so they are not copied.
+        Ok(mut routes) => {
+            let barring = routes.extract_if(.., |route| !route.carries()).collect();
             (Fact::Known(routes), Fact::Known(barring))
         }
         Err(error) => {

@@ -191,7 +191,17 @@ fn pod_routes() -> Vec<PodRoute> {
 }
 
 fn policy_rules() -> Vec<PolicyRule> {
-    let rule = |priority, table| PolicyRule::of_all(Family::V4, priority, table);
+    let rule = |priority, table| PolicyRule {
+        family: Family::V4,
+        priority,
+        from: None,
+        to: None,
+        incoming: None,
+        conditional: false,
+        inverted: false,
+        table: Some(table),
+        destinations: Vec::new(),
+    };
     vec![rule(0, 255), rule(32766, 254), rule(32767, 253)]
 }
 

@@ -95,21 +95,25 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
 /// True if another implementation of flanneld runs in this network namespace: a process called flanneld without a
 /// socket of flannel-rs.
 pub fn foreign_flanneld() -> bool {
-    let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
-    let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));
-    // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
-    let listening: BTreeSet<i32> = sockets()
-        .iter()
-        .filter_map(|name| peer(name.raw.as_bytes()))
-        .map(|peer| peer.pid())
-        .collect();
     // A daemon of this version that is starting has no socket yet.
     let program = |process: &str| {
         std::fs::metadata(format!("/proc/{process}/exe")).map(|file| (file.dev(), file.ino())).ok()
     };
     let own = program("self");
-    let is_same = |pid: &i32| own.is_some() && program(&pid.to_string()) == own;
-    named_flanneld().iter().any(|pid| !listening.contains(pid) && !has(pid) && !is_same(pid))
+    let mut others = named_flanneld();
+    others.retain(|pid| own.is_none() || program(&pid.to_string()) != own);
+    // The rest looks at each socket of a daemon, or connects to it.
+    if others.is_empty() {
+        return false;
+    }
+    let daemons = sockets();
+    let ours: BTreeSet<u64> = daemons.iter().map(|name| u64::from(name.inode)).collect();
+    others.retain(|pid| !process::sockets(*pid).any(|(inode, _)| ours.contains(&inode)));
+    // The files of a daemon with keys in its memory are hidden from programs without CAP_SYS_PTRACE.
+    let is_listening = |pid: &i32| {
+        daemons.iter().any(|name| peer(name.raw.as_bytes()).is_some_and(|peer| peer.pid() == *pid))
+    };
+    others.iter().any(|pid| !is_listening(pid))
 }
 
 /// The other processes in this network namespace whose name is flanneld and whose user is root or this user.

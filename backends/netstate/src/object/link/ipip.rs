@@ -1,6 +1,5 @@
 //! The kernel's IPIP interfaces.
 
-use crate::object::fit::Fit;
 use netlink::uapi::*;
 use netlink::wire::{self, Message};
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,15 +28,6 @@ impl IpipSpec {
         (self.local, self.remote) == (other.local, other.remote)
     }
 
-    /// `self` is desired.
-    pub(super) fn fit(&self, found: &IpipSpec) -> Fit {
-        // The kernel cannot turn an interface with a remote address into one without (ip_tunnel_changelink).
-        if self.remote != found.remote {
-            return Fit::Rebuild;
-        }
-        if self == found { Fit::Same } else { Fit::Change }
-    }
-
     pub(super) fn text(&self) -> String {
         let end = |ip: Option<Ipv4Addr>| ip.map_or("any".to_owned(), |ip| ip.to_string());
         format!(" remote {} local {}", end(self.remote), end(self.local))
@@ -48,25 +38,23 @@ impl IpipSpec {
 /// (net/ipv4/ipip.c, `ipip_netlink_parms`).
 pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
     let address = |address: Option<Ipv4Addr>| IpAddr::V4(address.unwrap_or(Ipv4Addr::UNSPECIFIED));
-    message.nest(IFLA_LINKINFO, |m| {
-        m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, |m| {
-            m.ip(IFLA_IPTUN_LOCAL, address(spec.local))
-                .ip(IFLA_IPTUN_REMOTE, address(spec.remote))
-                .attr(IFLA_IPTUN_TTL, &[spec.ttl])
-                // Any inner protocol, like Go flannel's interface.
-                .attr(IFLA_IPTUN_PROTO, &[0])
-                .attr(IFLA_IPTUN_PMTUDISC, &[u8::from(spec.pmtudisc)])
-        })
+    message.link_info(KIND, |m| {
+        m.ip(IFLA_IPTUN_LOCAL, address(spec.local))
+            .ip(IFLA_IPTUN_REMOTE, address(spec.remote))
+            .attr(IFLA_IPTUN_TTL, &[spec.ttl])
+            // Any inner protocol, like Go flannel's interface.
+            .attr(IFLA_IPTUN_PROTO, &[0])
+            .attr(IFLA_IPTUN_PMTUDISC, &[u8::from(spec.pmtudisc)])
     })
 }
 
 pub(super) fn decode(data: &[u8]) -> IpipSpec {
     let mut spec = IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false };
-    let address = |value: &[u8]| match wire::ip(value) {
+    let address = |value: &[u8]| match wire::read_ip(value) {
         Some(IpAddr::V4(ip)) if !ip.is_unspecified() => Some(ip),
         _ => None,
     };
-    for (kind, value) in wire::attrs(data, 0) {
+    for (kind, value) in wire::read_attrs(data, 0) {
         match kind {
             IFLA_IPTUN_LOCAL => spec.local = address(value),
             IFLA_IPTUN_REMOTE => spec.remote = address(value),
@@ -81,24 +69,6 @@ pub(super) fn decode(data: &[u8]) -> IpipSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ipip_changes_are_in_place_or_need_a_rebuild() {
-        let want = IpipSpec {
-            local: Some(Ipv4Addr::new(192, 0, 2, 1)),
-            remote: None,
-            ttl: 0,
-            pmtudisc: false,
-        };
-        for (found, fit) in [
-            (want, Fit::Same),
-            (IpipSpec { local: None, ..want }, Fit::Change),
-            (IpipSpec { ttl: 64, pmtudisc: true, ..want }, Fit::Change),
-            (IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..want }, Fit::Rebuild),
-        ] {
-            assert_eq!(want.fit(&found), fit, "{found:?}");
-        }
-    }
 
     #[test]
     fn ipip_attributes_are_read_back() {

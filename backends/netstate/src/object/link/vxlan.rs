@@ -1,6 +1,5 @@
 //! The kernel's vxlan interfaces.
 
-use crate::object::fit::Fit;
 use crate::report::text::Words;
 use netlink::uapi::*;
 use netlink::wire::{self, Message};
@@ -29,33 +28,21 @@ pub struct VxlanSpec {
 }
 
 impl VxlanSpec {
-    /// `self` is desired.
-    pub(super) fn fit(&self, found: &VxlanSpec) -> Fit {
-        if self.vni != found.vni || self.gbp != found.gbp || self.port != found.port {
-            return Fit::Rebuild;
-        }
-        if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
-    }
-
-    /// What flanneld can change without a new interface.
-    pub(crate) fn changeable(&self) -> (Option<IpAddr>, u32, bool) {
-        (self.local, self.lower, self.learning)
-    }
-
     /// The kernel identifies a VTEP by VNI and UDP port.
     pub(crate) fn is_same_tunnel(&self, other: &VxlanSpec) -> bool {
         (self.vni, self.port) == (other.vni, other.port)
     }
 
-    pub(super) fn text(&self, words: &Words<'_>) -> String {
+    pub(super) fn text(&self, words: &Words) -> String {
         let mut out = format!(" id {}", self.vni);
         if let Some(local) = self.local {
             let _ = write!(out, " local {local}");
         }
         if self.lower != 0 {
-            let lower =
-                (words.interface)(self.lower).unwrap_or_else(|| format!("if{}", self.lower));
-            let _ = write!(out, " dev {lower}");
+            let _ = match words.interfaces.get(&self.lower) {
+                Some(lower) => write!(out, " dev {lower}"),
+                None => write!(out, " dev if{}", self.lower),
+            };
         }
         let learning = if self.learning { "learning" } else { "nolearning" };
         let gbp = if self.gbp { " gbp" } else { "" };
@@ -79,7 +66,7 @@ pub(crate) fn without_identifier() -> Message {
 }
 
 pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
-    link_info(message, |m| {
+    message.link_info(KIND, |m| {
         let mut m = changeable(m, spec).attr(IFLA_VXLAN_PORT, &spec.port.to_be_bytes());
         if spec.gbp {
             m = m.attr(IFLA_VXLAN_GBP, &[]);
@@ -89,13 +76,8 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     })
 }
 
-/// `None` if the link is in sync.
-pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
-    (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
-}
-
-fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message {
-    message.nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data))
+pub(super) fn change(message: Message, spec: &VxlanSpec) -> Message {
+    message.link_info(KIND, |m| changeable(m, spec))
 }
 
 /// What the kernel can change on an existing link, and the VNI, which it requires in each request.
@@ -113,12 +95,12 @@ fn changeable(message: Message, spec: &VxlanSpec) -> Message {
 pub(crate) fn decode(data: &[u8]) -> VxlanSpec {
     let mut spec =
         VxlanSpec { vni: 0, port: PORT, local: None, lower: 0, learning: false, gbp: false };
-    for (kind, value) in wire::attrs(data, 0) {
+    for (kind, value) in wire::read_attrs(data, 0) {
         match kind {
             IFLA_VXLAN_ID => spec.vni = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LINK => spec.lower = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => {
-                spec.local = wire::ip(value).filter(|ip| !ip.is_unspecified()).or(spec.local);
+                spec.local = wire::read_ip(value).filter(|ip| !ip.is_unspecified()).or(spec.local);
             }
             IFLA_VXLAN_LEARNING => spec.learning = wire::u8_at(value, 0) == Some(1),
             IFLA_VXLAN_PORT => spec.port = value.try_into().map_or(spec.port, u16::from_be_bytes),

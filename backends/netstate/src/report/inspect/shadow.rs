@@ -17,27 +17,23 @@ pub(super) struct Shadows<'a> {
 
 impl<'a> Shadows<'a> {
     /// `is_there` tells whether a desired object exists in the kernel.
-    pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
+    pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key) -> bool) -> Self {
         // A route for all peers, such as the one to the packet engine's device, has no holder.
-        let common: Vec<(&Key, &Value)> = sighting
-            .want
-            .0
-            .iter()
-            .filter(|(key, value)| forwards(value) && !sighting.owners.contains_key(key))
-            .collect();
+        let common = sighting.want.0.iter().filter_map(|(key, value)| match (key, value) {
+            (Key::Route(net, metric), Value::Route(route))
+                if route.kind == RouteKind::Unicast && !sighting.owners.contains_key(key) =>
+            {
+                Some((*net, *metric))
+            }
+            _ => None,
+        });
+        let common: Vec<(IpNet, u32)> = common.collect();
         let peers = sighting.holders.iter().filter_map(|holder| {
-            let exact = Key::Route(holder.subnet, metric(&holder.subnet));
-            let own = sighting.want.0.get_key_value(&exact);
-            let covering = || {
-                common.iter().copied().find(
-                    |(key, _)| matches!(key, Key::Route(net, _) if net.contains(&holder.subnet)),
-                )
-            };
-            let (key, value) = own.or_else(covering)?;
-            let Key::Route(net, metric) = key else {
-                return None;
-            };
-            Some((holder, *net, *metric, is_there(key, value)))
+            let exact = (holder.subnet, metric(&holder.subnet));
+            let is_wanted = sighting.want.0.contains_key(&Key::Route(exact.0, exact.1));
+            let covering = || common.iter().find(|(net, _)| net.contains(&holder.subnet)).copied();
+            let (net, metric) = if is_wanted { exact } else { covering()? };
+            Some((holder, net, metric, is_there(&Key::Route(net, metric))))
         });
         Self { peers: peers.collect() }
     }
@@ -61,10 +57,6 @@ impl<'a> Shadows<'a> {
         }
         named
     }
-}
-
-fn forwards(value: &Value) -> bool {
-    matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast)
 }
 
 fn title(holder: &Holder) -> String {

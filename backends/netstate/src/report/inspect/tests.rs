@@ -99,8 +99,12 @@ fn healthy() -> Sighting {
         owners,
     };
     sighting.survey.links = vec![
-        (2, device("eth1"), LinkSpec { kind: LinkKind::Other("device".to_owned()), ..tunnel(1) }),
-        (3, name, tunnel(1)),
+        SeenLink {
+            index: 2,
+            name: device("eth1"),
+            spec: LinkSpec { kind: LinkKind::Other("device".to_owned()), ..tunnel(1) },
+        },
+        SeenLink { index: 3, name, spec: tunnel(1) },
     ];
     sighting.survey.objects = surveyed(&sighting.have);
     sighting
@@ -141,7 +145,7 @@ impl Sighting {
 }
 
 fn look(sighting: &Sighting) -> Inspection {
-    inspect(sighting, &Protocols::default())
+    inspect_kernel(sighting, Protocols::default())
 }
 
 /// Text, state and error of each object that is not in sync.
@@ -355,7 +359,7 @@ fn device_with_our_tunnel_conflicts_with_a_missing_one() {
     for (index, name, spec) in
         [(9, "other", tunnel(1)), (10, "second", tunnel(2)), (11, "elsewhere", far)]
     {
-        sighting.survey.links.push((index, device(name), spec));
+        sighting.survey.links.push(SeenLink { index, name: device(name), spec });
     }
     // The tunnels of both families share a port, and may share a VNI.
     let found = look(&sighting);

@@ -233,7 +233,7 @@ fn options_are_quoted_whole() {
     let mut packet = udp_v4(100);
     packet[0] = 0x4f;
     let header = Header::parse(&packet).unwrap();
-    assert_eq!(header.header_len, 60);
+    assert_eq!(header.transport, 60);
     let reply = |room: usize| {
         write_error_packet(Icmp::TimeExceeded, &packet, &header, OURS.into(), &mut vec![0; room])
     };
@@ -263,7 +263,7 @@ proptest! {
             prop_assert!(len <= room && len <= largest);
             let (to, .., quote) = parse_and_check_error(&out[..len]);
             prop_assert_eq!(to, header.source);
-            prop_assert!(offender.starts_with(&quote) && quote.len() >= offender.len().min(header.header_len + 8));
+            prop_assert!(offender.starts_with(&quote) && quote.len() >= offender.len().min(header.family.pick(header.transport, 40) + 8));
             // The error itself must not be replied to.
             let again = Header::parse(&out[..len]).unwrap();
             prop_assert_eq!(write_error_packet(icmp, &out[..len], &again, own_tunnel_address(&again), &mut [0; 1500]), None);
