@@ -62,6 +62,17 @@ const AFTERWARDS: &[&str] = &["flannelctl cleanup --dry-run", "flannelctl cleanu
 
 /// Commands that the test does not run, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
+    (
+        r#"iptables -t nat -D POSTROUTING -m comment --comment "flanneld 1 masq" -j FLANNEL-POSTRTG-1"#,
+        "a host with two networks; the names of slot 1 are in `traffic::two_networks`",
+    ),
+    ("iptables -t nat -F FLANNEL-POSTRTG-1 && iptables -t nat -X FLANNEL-POSTRTG-1", "the same"),
+    (
+        r#"iptables -D FORWARD -m comment --comment "flanneld 1 forward" -j FLANNEL-FWD-1"#,
+        "the same",
+    ),
+    ("iptables -F FLANNEL-FWD-1 && iptables -X FLANNEL-FWD-1", "the same"),
+    ("nft delete table ip flannel-ipv4-1", "the same"),
     ("make demo", "the lab of the tests is the demonstration's; `lab::` runs it"),
     ("make demo STORE=etcd", "the same"),
     ("make demo BACKEND=host-gw", "the same"),
