@@ -83,6 +83,8 @@ lint-all: ## Clippy of each feature set, the fuzz targets, private documentation
 	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
+	@# Requests without a runtime.
+	cargo clippy -p netlink -- -D warnings
 	@# A build without WireGuard in userspace.
 	cargo clippy -p backends --no-default-features --all-targets -- -D warnings
 	cargo test --quiet -p backends --no-default-features --lib wireguard::

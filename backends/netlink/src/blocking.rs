@@ -1,17 +1,20 @@
 //! Work that may wait for locks of the kernel, threads or a disk.
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-
 /// Runs `work` while other tasks leave this worker of the runtime. A runtime with a single thread
-/// has no other worker, so its tasks wait.
+/// has no other worker, so its tasks wait. Without a runtime, it only runs `work`.
 pub fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
+    #[cfg(feature = "tokio")]
+    {
+        use tokio::runtime::{Handle, RuntimeFlavor};
+        let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+        if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+            return tokio::task::block_in_place(work);
+        }
     }
+    work()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tokio"))]
 mod tests {
     use super::*;
     use std::sync::mpsc;

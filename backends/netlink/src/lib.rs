@@ -16,7 +16,6 @@
 //! ```
 
 pub mod address;
-#[cfg(feature = "tokio")]
 mod blocking;
 mod client;
 mod error;
@@ -29,7 +28,6 @@ mod subscription;
 pub mod uapi;
 pub mod wire;
 
-#[cfg(feature = "tokio")]
 pub use blocking::run_blocking;
 pub use client::{Answer, Client, Query, RequestError};
 pub use error::{KernelError, kernel_refusal, kernel_silence, static_code};
