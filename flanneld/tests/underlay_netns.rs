@@ -20,9 +20,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
             return;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), test()).await.unwrap();
-        });
+        runtime.block_on(test());
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -188,20 +186,14 @@ fn chosen_interface_is_followed() {
             let is = |underlay: &Underlay| {
                 format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu) == want
             };
-            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is))
-                .await
-                .unwrap_or_else(|_| panic!("{step}"))
-                .unwrap();
+            wait::complete(step, receiver.wait_for(is)).await.unwrap().unwrap();
         }
         assert_ne!(receiver.borrow().index, first);
         // Networks without a gateway appear with addresses, or with routes only. Networks behind a gateway are not among them.
         ip("route add 10.98.0.0/24 via 192.168.56.1\nroute add 10.99.0.0/24 dev uplink");
         for net in ["192.168.56.0/24", "10.99.0.0/24"] {
             let is = |underlay: &Underlay| underlay.links.contains(&net.parse().unwrap());
-            tokio::time::timeout(Duration::from_secs(10), receiver.wait_for(is))
-                .await
-                .unwrap_or_else(|_| panic!("{net}"))
-                .unwrap();
+            wait::complete(net, receiver.wait_for(is)).await.unwrap().unwrap();
         }
         assert!(
             !receiver.borrow().links.contains(&"10.98.0.0/24".parse().unwrap()),

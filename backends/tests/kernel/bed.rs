@@ -19,9 +19,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
 
-/// Shorter than the minute for which the reconciler delays deletions after its first pass.
-const DEADLINE: Duration = Duration::from_secs(30);
-
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
 pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":BACKEND}"#;
 pub(crate) const V6: &str =
@@ -38,6 +35,7 @@ impl Drop for Namespace {
 
 /// The namespace has an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
 pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    wait::start_test_time_limit();
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     assert!(nix::unistd::geteuid().is_root(), "this test needs root: it makes network namespaces");
     let namespace =
@@ -76,16 +74,10 @@ pub(crate) fn json(command: &str) -> Vec<Value> {
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
-/// Waits for at most [`DEADLINE`].
-pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(
-            Instant::now() < end,
-            "never came true: {what}\n{}",
-            state().into_iter().collect::<Vec<_>>().join("\n")
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
+/// A wait that hangs shows the kernel's objects.
+pub(crate) async fn until(what: &str, condition: impl FnMut() -> bool) {
+    if let Err(hangs) = wait::until_async(what, condition).await {
+        panic!("{hangs}\n{}", state().into_iter().collect::<Vec<_>>().join("\n"));
     }
 }
 
@@ -309,16 +301,15 @@ impl Node {
 
     /// No pass for a quarter of a second.
     pub(crate) async fn idle(&self) {
-        let end = Instant::now() + DEADLINE;
         let mut last = (self.status().kernel.passes, Instant::now());
-        while last.1.elapsed() < Duration::from_millis(250) {
-            assert!(Instant::now() < end, "the loop never becomes idle");
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        until("the loop is idle", || {
             let passes = self.status().kernel.passes;
             if passes != last.0 {
                 last = (passes, Instant::now());
             }
-        }
+            last.1.elapsed() >= Duration::from_millis(250)
+        })
+        .await;
         assert!(self.status().kernel.in_sync, "{}", self.status().kernel.trouble_text());
     }
 

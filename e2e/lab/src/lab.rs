@@ -12,7 +12,6 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::name::{self, KEPT, LabName, OWNER, create_folder_of_labs};
 use crate::site::{Site, sweep};
-use crate::wait;
 
 /// Like `std::eprintln!`, but does not panic when stderr is closed, because the program still has to remove the lab.
 macro_rules! eprintln {

@@ -42,7 +42,6 @@ mod scene;
 mod site;
 mod store;
 mod vagrant;
-mod wait;
 
 pub use binaries::CniVersion;
 pub use daemon::file_store::FileStore;

@@ -28,7 +28,7 @@ use crate::measure::probe::{Probe, ProbeOptions};
 use crate::net::switch::Switch;
 use crate::store::Store;
 use crate::store::etcd::{Etcd, EtcdOptions};
-use crate::wait::until_ok;
+use wait::until_ok;
 
 /// Of another backend than the scene's: no daemon uses it, and each daemon lists it. See [`Scene::wait_leases_applied`].
 const MARKER: &str = r#"{"PublicIP":"192.168.56.254","PublicIPv6":null,"BackendType":"marker"}"#;

@@ -1,6 +1,6 @@
 //! Tests that need a kernel with WireGuard, IPIP and netem. Few kernels have all three, so `make test-vm` runs them in a virtual machine.
 //!
-//! They run six to ten times slower there than on the host. Their deadlines are long enough for it.
+//! They run six to ten times slower there than on the host.
 
 mod clear;
 mod ipip;

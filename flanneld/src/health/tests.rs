@@ -269,7 +269,7 @@ fn metrics_and_changes_of_the_lease_do_not_block_each_other() {
         }
     });
     finished
-        .recv_timeout(Duration::from_secs(120))
+        .recv_timeout(wait::Wait::start().left())
         .expect("/metrics waits for a change of the lease, and the change waits for /metrics");
     drop(stop);
 }

@@ -1,7 +1,7 @@
 //! Tests that the daemon recreates and rewrites subnet.env.
 
 use super::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use types::Dual;
 
 fn plain() -> SubnetEnv {
@@ -23,12 +23,8 @@ fn dual() -> SubnetEnv {
     }
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+async fn until(what: &str, holds: impl FnMut() -> bool) {
+    wait::until_async(what, holds).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::bed::Bed;
 use crate::case::cases;
 use crate::node::{
-    CONFIG, DEADLINE, DUAL, Follower, acquire, attrs, claim, config, eventually, key, subnets,
+    CONFIG, DUAL, Follower, acquire, attrs, claim, config, eventually, key, subnets,
 };
 use std::net::Ipv4Addr;
 use subnet_lease::Term;
@@ -147,7 +147,7 @@ async fn a_full_pool_is_waited_for(bed: Bed) {
     })
     .await;
     bed.delete(&key(&second));
-    let third = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+    let third = wait::complete("the node has a lease", waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(third.subnets, second.subnets);
 }
 

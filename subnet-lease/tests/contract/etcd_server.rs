@@ -4,7 +4,6 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
@@ -104,21 +103,12 @@ impl EtcdServer {
         command.args(["--unsafe-no-fsync"]).args(&self.extra);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(command.spawn().unwrap());
-        let begun = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "etcd does not start: {}",
-                std::fs::read_to_string(self.folder.path().join("log")).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let mut tries = 0;
-        while !self.tls && self.try_ctl(&["get", "nothing"]).is_err() {
-            tries += 1;
-            assert!(tries < 300, "etcd does not answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let answers = wait::until("etcd answers", || {
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+                && (self.tls || self.try_ctl(&["get", "nothing"]).is_ok())
+        });
+        let log = self.folder.path().join("log");
+        assert!(answers.is_ok(), "{answers:?}: {}", std::fs::read_to_string(log).unwrap());
     }
 
     pub(crate) fn kill(&mut self) {

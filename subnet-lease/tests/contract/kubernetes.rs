@@ -4,7 +4,7 @@ use crate::bed::Bed;
 use crate::case::cases;
 use crate::cluster::PREFIX;
 use crate::node::{
-    CONFIG, DEADLINE, Follower, acquire, attrs, claim, config, eventually, hold, key, subnets,
+    CONFIG, Follower, acquire, attrs, claim, config, eventually, hold, key, subnets,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ async fn a_node_without_pod_cidr_is_waited_for(bed: Bed) {
     eventually("there is no podCIDR", has_trouble("pod cidr not assigned")).await;
     assert_eq!(public_ip(&bed.cluster().node("alone")), None, "nothing is published before");
     bed.cluster().patch("alone", &json!({ "spec": { "podCIDR": bed.here("10.5.9.0/24"), "podCIDRs": [bed.here("10.5.9.0/24")] } }));
-    let lease = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+    let lease = wait::complete("the node has a lease", waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(lease.subnets, subnets(&bed.here("10.5.9.0-24")));
 }
 
@@ -117,7 +117,7 @@ async fn older_of_two_nodes_gets_the_shared_pod_cidr(bed: Bed) {
     for name in ["a", "c"] {
         bed.cluster().delete_node(name);
     }
-    tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
+    wait::complete("the node has a lease", waiting).await.unwrap().unwrap().unwrap();
 }
 
 async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
@@ -144,7 +144,7 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
     .await;
     bed.cluster().delete_node("one");
     bed.cluster().create("heir", &json!([cidr]), &PEER);
-    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
+    let lost = wait::complete("the lease is lost", &mut holding.task).await.unwrap().unwrap();
     assert!(
         matches!(&lost, LeaseLostError::Moved(why) if why.to_string().contains("heir")),
         "{lost}"
@@ -241,7 +241,7 @@ async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
     bed.cluster().create("peer", &json!(["10.5.177.0/24"]), &PEER);
     bed.cluster().delete_node("one");
     bed.cluster().create("one", &json!(["10.5.199.0/24"]), &[]);
-    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
+    let lost = wait::complete("the lease is lost", &mut holding.task).await.unwrap().unwrap();
     let moved =
         format!("this node's podCIDR changed from {before} to {}", bed.here("10.5.199.0/24"));
     assert!(matches!(&lost, LeaseLostError::Moved(why) if why.to_string() == moved), "{lost}");

@@ -3,7 +3,6 @@
 use futures_util::StreamExt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 use subnet_lease::manager::{
     Choice, Claim, Error, Held, HostEvidence, LeaseLostError, NodeState, SubnetManager,
 };
@@ -16,8 +15,6 @@ use types::{Dual, Subnets};
 pub(crate) const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 pub(crate) const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
-
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) fn claim(name: &str, last: u8) -> Claim {
     Claim {
@@ -66,9 +63,9 @@ pub(crate) async fn acquire(
 ) -> Result<Lease, Error> {
     let config = config(manager).await;
     let (state, _keep) = watch::channel(Held::default());
-    tokio::time::timeout(DEADLINE, manager.acquire(claim, &config, &attrs(claim), &state))
-        .await
-        .expect("no lease in time")
+    let attrs = attrs(claim);
+    let lease = manager.acquire(claim, &config, &attrs, &state);
+    wait::complete("the node has a lease", lease).await.unwrap()
 }
 
 /// The node holds it until the test drops `Holding`.
@@ -96,12 +93,8 @@ pub(crate) async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Hol
     Holding { task, attrs: attrs_out, held }
 }
 
-pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+pub(crate) async fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    wait::until_async(what, condition).await.unwrap();
 }
 
 /// The table that results from a watch, the number of complete lists, and the number of interruptions.

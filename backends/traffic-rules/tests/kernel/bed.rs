@@ -15,14 +15,11 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use traffic_rules::programs::Variant;
 use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
-/// The limit for the arrival of the packets that the test expects.
-const DEADLINE: Duration = Duration::from_secs(3);
 /// Ports in the random rules and in the test's packets.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
@@ -290,13 +287,12 @@ impl Bed {
         let bed = Self { names: names.clone() };
         shell(&script, &probe("prerouting", -400));
         // With STP off, the bridge ports forward as soon as they are up.
-        let begun = Instant::now();
-        while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP")
-            || !shell(&format!("ip -n {r} -o link show pt1"), "").contains("state UP")
-        {
-            assert!(begun.elapsed() < DEADLINE, "the ports of the bridge come up");
-            std::thread::yield_now();
-        }
+        wait::until("the ports of the bridge come up", || {
+            ["pt0", "pt1"].iter().all(|port| {
+                shell(&format!("ip -n {r} -o link show {port}"), "").contains("state UP")
+            })
+        })
+        .unwrap();
         bed
     }
 
@@ -356,24 +352,16 @@ ALL",
         self.apply(&RuleSet::none());
         shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
         emit(a, all, Nth::First);
+        let is_in = |sent: &Sent, seen: &Seen| seen.contains(&(sent.protocol, sent.source_port));
         self.wait("seen", |seen| {
-            all.iter()
-                .all(|sent| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port)))
+            all.iter().copied().find(|sent| !is_in(sent, &seen[sent.receiver()]))
         });
         for (namespace, receiver) in [(r, 0), (b, 1)] {
             let from: Vec<&Sent> =
                 all.iter().copied().filter(|sent| sent.receiver() == receiver).collect();
             emit(namespace, &from, Nth::Reply);
         }
-        let done = self.wait("replied", |replied| {
-            all.iter().all(|sent| replied[0].contains(&(sent.protocol, sent.source_port)))
-        });
-        let missing = || {
-            all.iter()
-                .filter(|sent| !done[0].contains(&(sent.protocol, sent.source_port)))
-                .collect::<Vec<_>>()
-        };
-        assert!(missing().is_empty(), "connections without reply: {:?}", missing());
+        self.wait("replied", |replied| all.iter().copied().find(|sent| !is_in(sent, &replied[0])));
     }
 
     /// The result tells for each packet whether it arrived.
@@ -388,31 +376,27 @@ ALL",
         };
         // A packet has arrived once it is sent, unless the machine is busy.
         let seen = self.wait("seen", |seen| {
-            all.iter()
-                .zip(fates)
-                .all(|(sent, fate)| !matches!(fate, Fate::Yes { .. }) || arrived(sent, seen))
+            let wanted = all.iter().zip(fates).filter(|(_, fate)| matches!(fate, Fate::Yes { .. }));
+            wanted.map(|(sent, _)| sent).find(|sent| !arrived(sent, seen))
         });
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// Until the recorded packets are complete or the deadline has passed. The result is what the
-    /// host and the receiver recorded.
-    fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
+    /// Until no packet is missing. The result is what the host and the receiver recorded.
+    fn wait<'a>(&self, set: &str, missing: impl Fn(&[Seen]) -> Option<&'a Sent>) -> Vec<Seen> {
         let [_, r, b] = &self.names;
-        let begun = Instant::now();
-        loop {
-            let text = shell(
-                &format!(
-                    "for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done"
-                ),
-                "",
-            );
+        let list =
+            format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done");
+        let attempt = || {
+            let text = shell(&list, "");
             let seen: Vec<Seen> =
                 text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
-            if is_complete(&seen) || begun.elapsed() > DEADLINE {
-                return seen;
+            match missing(&seen) {
+                Some(sent) => anyhow::bail!("{sent:?} is not {set}"),
+                None => Ok(seen),
             }
-        }
+        };
+        wait::until_ok("all packets arrive", attempt).unwrap()
     }
 }
 

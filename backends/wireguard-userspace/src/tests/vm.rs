@@ -8,7 +8,6 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
-const SOON: Duration = Duration::from_secs(60);
 /// The longest time from one initiation to the next, with the random delay.
 const NEXT_TRY: Duration = Duration::from_millis(5400);
 /// Session age from which the initiator requests the next session.
@@ -166,12 +165,11 @@ impl Pair {
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + SOON;
-        while !done(self) {
-            assert!(Instant::now() < deadline, "{what}: {:?}", self.node.handshakes());
-            std::thread::sleep(Duration::from_millis(1));
+        let waited = wait::until(what, || {
             self.turn();
-        }
+            done(self)
+        });
+        assert!(waited.is_ok(), "{waited:?}: {:?}", self.node.handshakes());
     }
 
     /// A sealed packet with `number` as payload for the kernel's pod; `None` if it waits for a session.

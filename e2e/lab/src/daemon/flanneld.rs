@@ -15,7 +15,7 @@ use crate::host::subnet_env::SubnetEnv;
 use crate::net::http;
 use crate::net::netns::Netns;
 use crate::store::Store;
-use crate::wait::Wait;
+use wait::Wait;
 
 #[derive(Debug, Clone)]
 pub struct FlanneldOptions {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
-use crate::wait::{until, until_ok};
+use wait::{until, until_ok};
 
 /// Harmless changes that the monitor makes before it reads reports. When `ip` or `nft` reports one, it has already reported all earlier changes.
 #[derive(Debug, Clone, Copy)]

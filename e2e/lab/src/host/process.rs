@@ -20,7 +20,7 @@ use nix::unistd::{Pid, sethostname};
 
 use crate::net::netns::Netns;
 use crate::site::Site;
-use crate::wait::Wait;
+use wait::Wait;
 
 /// May contain a node's files on this machine, which a daemon or the doctor in the lab would otherwise read. Each host has its own folders at these
 /// paths.

@@ -19,7 +19,7 @@ use crate::kube::proxy::Proxy;
 use crate::kube::users::{self, User};
 use crate::store::ca::Certificates;
 use crate::store::etcd::{Etcd, EtcdOptions};
-use crate::wait::until_ok;
+use wait::until_ok;
 
 const PORT: u16 = 6443;
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::kube::http::Head;
 use crate::net::netns::Netns;
-use crate::wait::Wait;
+use wait::Wait;
 
 /// A clone acts as the same user.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use crate::kube::cluster::member::Member;
 use crate::kube::users::User;
 use crate::lab::Lab;
 use crate::net::switch::Switch;
-use crate::wait::{until, until_ok};
+use wait::{until, until_ok};
 
 mod config;
 pub(crate) mod member;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::host::pod::Pod;
 use crate::net::netns::Netns;
-use crate::wait::{until, until_ok};
+use wait::{until, until_ok};
 
 #[derive(Debug, Clone, Default)]
 pub struct PingOptions {

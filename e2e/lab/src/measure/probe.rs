@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::host::pod::Pod;
 use crate::measure::report::{Passage, ProbeReport};
 use crate::net::netns::Netns;
-use crate::wait::{until, until_ok};
+use wait::{until, until_ok};
 
 /// The probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::host::pod::Pod;
-use crate::wait::Wait;
+use wait::Wait;
 
 /// In bytes; a prime, so that no two successive segments or pages have the same content.
 const PERIOD: usize = 65_521;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 
 use crate::net::netns::Netns;
-use crate::wait::Wait;
+use wait::Wait;
 
 /// The status code and the body.
 pub fn send_get_request(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {

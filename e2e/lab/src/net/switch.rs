@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::Result;
 
 use crate::net::netns::Netns;
-use crate::wait::until;
+use wait::until;
 
 const BRIDGE: &str = "br0";
 

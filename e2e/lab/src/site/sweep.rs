@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(process_identity(pid), Some(first));
         child.kill().unwrap();
         // The process is dead but was not waited for: /proc still lists it.
-        crate::wait::until("it is dead", || process_identity(pid).is_none()).unwrap();
+        wait::until("it is dead", || process_identity(pid).is_none()).unwrap();
         child.wait().unwrap();
         assert_eq!(process_identity(pid), None);
     }

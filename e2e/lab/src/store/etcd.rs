@@ -12,7 +12,7 @@ use crate::net::netns::run_program;
 use crate::store::ca::Certificates;
 use crate::store::etcd_client::EtcdClient;
 use crate::store::{PREFIX, Store};
-use crate::wait::until_ok;
+use wait::until_ok;
 
 #[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {

@@ -12,8 +12,7 @@ use std::path::Path;
 use subnet_lease::{Lease, LeaseAttrs, NodeId, Term};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-const LONG: Duration = Duration::from_secs(60);
+use wait::until_async;
 
 /// The status code and the body.
 fn split(answer: &str) -> (u16, String) {
@@ -43,14 +42,6 @@ async fn ask_socket(path: &Path, request: &str) -> (u16, String) {
     })
     .await
     .unwrap()
-}
-
-async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < LONG, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 fn lease(subnet: &str, address: &str, name: &str) -> Lease {
@@ -155,8 +146,11 @@ async fn serve_after_port_is_freed(
         health.clone(),
         stop.clone(),
     ));
-    until("the taken port is reported", || !status_source.node().readiness.notices.is_empty())
-        .await;
+    until_async("the taken port is reported", || {
+        !status_source.node().readiness.notices.is_empty()
+    })
+    .await
+    .unwrap();
     let notice = status_source.node().readiness.notices.remove(0);
     assert!(
         notice.name == "port-taken"
@@ -165,7 +159,9 @@ async fn serve_after_port_is_freed(
         "{notice:?}"
     );
     drop(taken);
-    until("the port is free", || status_source.node().readiness.notices.is_empty()).await;
+    until_async("the port is free", || status_source.node().readiness.notices.is_empty())
+        .await
+        .unwrap();
     assert_eq!(status_source.node().page, Some(format!("http://{address}/")));
     (address, task)
 }
@@ -202,7 +198,7 @@ async fn status_api_answers_only_to_names_of_this_node() {
         assert_eq!(get("GET", path, "Host: localhost\r\n").await.0, 404, "{path}");
     }
     stop.cancel();
-    tokio::time::timeout(LONG, task).await.unwrap().unwrap();
+    wait::complete("the server stops", task).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -217,7 +213,7 @@ async fn socket_serves_every_path_and_is_recreated() {
         tokio::spawn(async move { listeners::socket(&env, status_source, health, stop).await })
     };
     for _ in 0..2 {
-        until("the socket is there", || path.exists()).await;
+        until_async("the socket is there", || path.exists()).await.unwrap();
         assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         for (target, code) in [
             ("/api/v1/node", 200),
@@ -242,8 +238,8 @@ async fn socket_serves_every_path_and_is_recreated() {
         assert_eq!(ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.0, 405);
         std::fs::remove_file(&path).unwrap();
     }
-    until("the socket is recreated", || path.exists()).await;
+    until_async("the socket is recreated", || path.exists()).await.unwrap();
     stop.cancel();
-    tokio::time::timeout(LONG, task).await.unwrap().unwrap();
+    wait::complete("the server stops", task).await.unwrap().unwrap();
     assert!(!path.exists());
 }

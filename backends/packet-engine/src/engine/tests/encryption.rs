@@ -128,10 +128,11 @@ fn send_and_receive(reads: Vec<Vec<u8>>, packets: usize) -> (Arc<Counters>, Rece
     let socket =
         Arc::new(Socket::bind(Ipv4Addr::LOCALHOST.into(), 0, &Features::offload()).unwrap());
     let counters = send_masked(reads, &socket, Some(bed.from.peer_addr().unwrap()), 1);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while bed.received_and_dropped_counts().0 < packets && Instant::now() < deadline {
+    wait::until("all packets arrive", || {
         bed.process_arrived_datagrams();
-    }
+        bed.received_and_dropped_counts().0 >= packets
+    })
+    .unwrap();
     (counters, bed)
 }
 

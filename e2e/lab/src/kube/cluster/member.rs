@@ -13,7 +13,7 @@ use crate::kube::api_server::Families;
 use crate::kube::cluster::config::{self, MACHINE};
 use crate::kube::cluster::options::ClusterOptions;
 use crate::site::{cgroups, sweep};
-use crate::wait::until;
+use wait::until;
 
 /// kubeadm's arguments for kubelet, relative to `/var/lib`.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::kube::cluster::Cluster;
 use crate::kube::cluster::member::Member;
 use crate::net::netns::Netns;
-use crate::wait::until_ok;
+use wait::until_ok;
 
 impl Cluster {
     /// Waits until the pod is Ready. The error shows its status.

@@ -1,5 +1,7 @@
-//! Waits for conditions. A wait has no deadline of its own: one guard for the whole test ends a test that hangs, with what it waits for.
+//! How every test waits. A wait has no deadline of its own: one guard for the whole test ends a test that hangs, with what it waits for.
 
+#[cfg(feature = "tokio")]
+use std::future::Future;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -18,36 +20,40 @@ static GUARD: LazyLock<Option<(Instant, Duration)>> = LazyLock::new(|| {
     Some((Instant::now(), Duration::from_secs(seconds)))
 });
 
-pub(crate) struct Wait {
+pub struct Wait {
     start: Instant,
     guard: (Instant, Duration),
 }
 
 impl Wait {
-    pub(crate) fn start() -> Wait {
+    pub fn start() -> Wait {
         let start = Instant::now();
         Wait { start, guard: GUARD.unwrap_or((start, HANGS)) }
     }
 
     /// The time until the guard, at least a millisecond.
-    pub(crate) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         let (begun, time) = self.guard;
         time.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))
     }
 
     /// Fails at the test's guard, and names `what`.
-    pub(crate) fn pause_or_time_out(&self, what: &str) -> Result<()> {
+    pub fn pause_or_time_out(&self, what: &str) -> Result<()> {
+        std::thread::sleep(self.next_pause(what)?);
+        Ok(())
+    }
+
+    fn next_pause(&self, what: &str) -> Result<Duration> {
         let (begun, time) = self.guard;
         if begun.elapsed() >= time {
             bail!("the test hangs: it has waited {:.0?} so that {what}", self.start.elapsed());
         }
-        std::thread::sleep((self.start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
-        Ok(())
+        Ok((self.start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 }
 
-/// The first lab does it.
-pub(crate) fn start_test_time_limit() {
+/// Starts the time of the runner's guard, which the first wait starts otherwise.
+pub fn start_test_time_limit() {
     LazyLock::force(&GUARD);
 }
 
@@ -71,4 +77,23 @@ pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result
             }
         }
     }
+}
+
+/// Like [`until`], while the tasks of the runtime go on.
+#[cfg(feature = "tokio")]
+pub async fn until_async(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let wait = Wait::start();
+    while !holds() {
+        tokio::time::sleep(wait.next_pause(what)?).await;
+    }
+    Ok(())
+}
+
+/// What the future gives. Fails at the test's guard, and names `what`.
+#[cfg(feature = "tokio")]
+pub async fn complete<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
+    let left = Wait::start().left();
+    tokio::time::timeout(left, future)
+        .await
+        .map_err(|_| anyhow::anyhow!("the test hangs: it has waited {left:.0?} so that {what}"))
 }
