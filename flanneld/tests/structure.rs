@@ -58,7 +58,8 @@ const LAW: &[(&str, &[&str])] = &[
         ],
     ),
     ("flannel-cni", &[]),
-    ("lab", &[]),
+    ("wait", &[]),
+    ("lab", &["wait"]),
     (
         "flannelctl",
         &[

@@ -48,8 +48,7 @@ pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Se
         sh(
             "ip link set lo up; sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0",
         );
-        sh("ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up");
-        sh("ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
+        create_underlay();
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -60,6 +59,17 @@ pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Se
         drop(namespace);
         std::panic::resume_unwind(panic);
     }
+}
+
+/// `eth0`, also in place of a deleted one.
+pub(crate) fn create_underlay() {
+    sh(
+        "ip link add eth0 type veth peer name wire0; ip link set wire0 addrgenmode none up; ip link set eth0 up",
+    );
+    sh("ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad");
+    // The kernel assigns it when it has seen the carrier.
+    let link_local = || sh("ip -6 route show fe80::/64 dev eth0").contains("fe80");
+    wait::until("eth0 has its link-local address", link_local).unwrap();
 }
 
 /// The command must succeed.

@@ -232,12 +232,9 @@ fn underlay_replaced_with_another_index() {
                 node.status().kernel.trouble.is_some() && !node.status().kernel.in_sync
             })
             .await;
-            sh(
-                "ip link add more type veth peer name evenmore; ip link add eth0 type veth peer name wire0; ip link set eth0 up; ip link set wire0 up",
-            );
-            sh(
-                "ip link del more; ip addr add 192.168.56.101/24 dev eth0; ip addr add fd00:56::101/64 dev eth0 nodad",
-            );
+            sh("ip link add more type veth peer name evenmore");
+            create_underlay();
+            sh("ip link del more");
             node.underlay.send_replace(underlay(false));
             until("everything is back", || state() == before).await;
             node.finish().await;

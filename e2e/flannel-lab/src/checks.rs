@@ -20,7 +20,7 @@ pub(crate) fn check_lab_requirements(plan: &Plan) -> Result<()> {
     }
     binaries::flannel_binary("flanneld")?;
     if plan.store == StoreKind::Etcd {
-        binaries::etcd_program("etcd")?;
+        binaries::etcd_program("etcd", false)?;
     }
     let host =
         lab.create_host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 /// The folder of flannel-rs' binaries. The default is that of the running program, or its parent.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
-/// The folder of etcd's programs. The default is the distribution's etcd.
+/// The folder of etcd's programs. The default is the distribution's etcd, for an API server the newest.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
 /// The folder of the reference CNI plugins 1.9.1. The default is the one that `make setup` fills.
@@ -39,10 +39,11 @@ pub fn flannel_binary(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// `etcd`, `etcdctl` or `etcdutl`.
-pub fn etcd_program(name: &str) -> Result<PathBuf> {
+/// `etcd`, `etcdctl` or `etcdutl`, of the distribution or the newest.
+pub fn etcd_program(name: &str, newest: bool) -> Result<PathBuf> {
     let folders = match std::env::var_os(ETCD_DIR) {
         Some(folder) => vec![PathBuf::from(folder)],
+        None if newest => vec![cache_path("etcd-3.7")],
         None => vec![PathBuf::from("/usr/bin"), cache_path("etcd-3.4/usr/bin")],
     };
     match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {

@@ -108,7 +108,7 @@ impl ApiServer {
         let mut server = ApiServer::build(host, families, |_| {
             Ok(Server::Real(Box::new(Programs {
                 process: None,
-                etcd: Etcd::start(&[host], &EtcdOptions::default())?,
+                etcd: Etcd::start(&[host], &EtcdOptions::default().newest())?,
                 emulated,
             })))
         })?;

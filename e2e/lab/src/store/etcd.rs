@@ -20,9 +20,17 @@ pub struct EtcdOptions {
     tls: bool,
     user: Option<(String, String)>,
     args: Vec<String>,
+    newest: bool,
 }
 
 impl EtcdOptions {
+    /// An API server reads nothing from the etcd of Debian 12.
+    #[must_use]
+    pub(crate) fn newest(mut self) -> EtcdOptions {
+        self.newest = true;
+        self
+    }
+
     /// Advertises the address of this interface instead of that of the host's first uplink.
     #[must_use]
     pub fn interface(mut self, interface: &str) -> EtcdOptions {
@@ -126,7 +134,7 @@ impl Etcd {
     fn anonymous(&self, member: usize) -> Result<EtcdClient> {
         Ok(EtcdClient {
             netns: self.member(member)?.host.netns().clone(),
-            etcdctl: binaries::etcd_program("etcdctl")?,
+            etcdctl: binaries::etcd_program("etcdctl", self.options.newest)?,
             local: self.url("127.0.0.1", 2379),
             endpoints: self
                 .members
@@ -173,8 +181,9 @@ impl Etcd {
             let member = self.member(number)?;
             std::fs::remove_dir_all(&member.data)?;
             // etcdctl 3.6 has no `snapshot restore`, and etcd 3.4 has no etcdutl.
-            let program =
-                binaries::etcd_program("etcdutl").or_else(|_| binaries::etcd_program("etcdctl"))?;
+            let newest = self.options.newest;
+            let program = binaries::etcd_program("etcdutl", newest)
+                .or_else(|_| binaries::etcd_program("etcdctl", newest))?;
             let peer = format!("http://{}:2380", member.address);
             let args = [
                 "snapshot".to_owned(),
@@ -210,7 +219,7 @@ impl Etcd {
             self.url(&member.address.to_string(), 2379),
             format!("http://{}:2380", member.address),
         );
-        let mut launch = Launch::new(binaries::etcd_program("etcd")?)
+        let mut launch = Launch::new(binaries::etcd_program("etcd", self.options.newest)?)
             .args([
                 "--unsafe-no-fsync",
                 "--log-level=warn",

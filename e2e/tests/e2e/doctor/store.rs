@@ -118,7 +118,7 @@ fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
         let client = s.etcd.as_ref().context("an etcd")?.client_on_first_member()?;
         let leases = s.store.lease_names_and_values()?;
         let etcdctl = nodes[0].files.join("bin/etcdctl");
-        std::os::unix::fs::symlink(binaries::etcd_program("etcdctl")?, etcdctl)?;
+        std::os::unix::fs::symlink(binaries::etcd_program("etcdctl", false)?, etcdctl)?;
 
         client.etcdctl(&["del", "--prefix", ""])?;
         for node in nodes.iter_mut() {

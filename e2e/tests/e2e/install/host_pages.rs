@@ -274,7 +274,7 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
                 node.files.join("default/flanneld"),
             )?;
             std::os::unix::fs::symlink(
-                binaries::etcd_program("etcdctl")?,
+                binaries::etcd_program("etcdctl", false)?,
                 node.files.join("bin/etcdctl"),
             )?;
             node.variables.push(("ETCDCTL_ENDPOINTS", endpoint.clone()));
