@@ -1,7 +1,7 @@
 //! Whether this machine meets the lab's requirements, and the remedy if not.
 
 use anyhow::{Context, Result, bail};
-use lab::{Lab, binaries};
+use lab::{EtcdVersion, Lab, binaries};
 
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
@@ -20,7 +20,7 @@ pub(crate) fn check_lab_requirements(plan: &Plan) -> Result<()> {
     }
     binaries::flannel_binary("flanneld")?;
     if plan.store == StoreKind::Etcd {
-        binaries::etcd_program("etcd", false)?;
+        binaries::etcd_program("etcd", EtcdVersion::Distributed)?;
     }
     let host =
         lab.create_host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;

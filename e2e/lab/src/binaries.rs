@@ -39,11 +39,20 @@ pub fn flannel_binary(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// `etcd`, `etcdctl` or `etcdutl`, of the distribution or the newest.
-pub fn etcd_program(name: &str, newest: bool) -> Result<PathBuf> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EtcdVersion {
+    /// 3.4, Debian's.
+    #[default]
+    Distributed,
+    /// 3.7, for an API server, which reads nothing from 3.4.
+    Newest,
+}
+
+/// `etcd`, `etcdctl` or `etcdutl`.
+pub fn etcd_program(name: &str, version: EtcdVersion) -> Result<PathBuf> {
     let folders = match std::env::var_os(ETCD_DIR) {
         Some(folder) => vec![PathBuf::from(folder)],
-        None if newest => vec![cache_path("etcd-3.7")],
+        None if version == EtcdVersion::Newest => vec![cache_path("etcd-3.7")],
         None => vec![PathBuf::from("/usr/bin"), cache_path("etcd-3.4/usr/bin")],
     };
     match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {

@@ -43,7 +43,7 @@ mod site;
 mod store;
 mod vagrant;
 
-pub use binaries::CniVersion;
+pub use binaries::{CniVersion, EtcdVersion};
 pub use daemon::file_store::FileStore;
 pub use daemon::flanneld::{Flanneld, FlanneldOptions};
 pub use daemon::programs::{Programs, Xtables, write_script};

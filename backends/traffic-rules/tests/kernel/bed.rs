@@ -353,15 +353,15 @@ ALL",
         shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
         emit(a, all, Nth::First);
         let is_in = |sent: &Sent, seen: &Seen| seen.contains(&(sent.protocol, sent.source_port));
-        self.wait("seen", |seen| {
-            all.iter().copied().find(|sent| !is_in(sent, &seen[sent.receiver()]))
-        });
+        self.wait("seen", |seen| all.iter().all(|sent| is_in(sent, &seen[sent.receiver()])));
         for (namespace, receiver) in [(r, 0), (b, 1)] {
             let from: Vec<&Sent> =
                 all.iter().copied().filter(|sent| sent.receiver() == receiver).collect();
             emit(namespace, &from, Nth::Reply);
         }
-        self.wait("replied", |replied| all.iter().copied().find(|sent| !is_in(sent, &replied[0])));
+        let done = self.wait("replied", |replied| all.iter().all(|sent| is_in(sent, &replied[0])));
+        let missing: Vec<_> = all.iter().filter(|sent| !is_in(sent, &done[0])).collect();
+        assert!(missing.is_empty(), "connections without reply: {missing:?}");
     }
 
     /// The result tells for each packet whether it arrived.
@@ -376,27 +376,29 @@ ALL",
         };
         // A packet has arrived once it is sent, unless the machine is busy.
         let seen = self.wait("seen", |seen| {
-            let wanted = all.iter().zip(fates).filter(|(_, fate)| matches!(fate, Fate::Yes { .. }));
-            wanted.map(|(sent, _)| sent).find(|sent| !arrived(sent, seen))
+            let mut wanted =
+                all.iter().zip(fates).filter(|(_, fate)| matches!(fate, Fate::Yes { .. }));
+            wanted.all(|(sent, _)| arrived(sent, seen))
         });
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// Until no packet is missing. The result is what the host and the receiver recorded.
-    fn wait<'a>(&self, set: &str, missing: impl Fn(&[Seen]) -> Option<&'a Sent>) -> Vec<Seen> {
+    /// Until the recorded packets are complete, or until the test's guard: the callers tell what is
+    /// missing. The result is what the host and the receiver recorded.
+    fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let [_, r, b] = &self.names;
         let list =
             format!("for n in {r} {b}; do ip netns exec $n nft -j list set inet probe {set}; done");
-        let attempt = || {
+        let mut seen: Vec<Seen> = Vec::new();
+        let waited = wait::until("all packets are recorded", || {
             let text = shell(&list, "");
-            let seen: Vec<Seen> =
-                text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
-            match missing(&seen) {
-                Some(sent) => anyhow::bail!("{sent:?} is not {set}"),
-                None => Ok(seen),
-            }
-        };
-        wait::until_ok("all packets arrive", attempt).unwrap()
+            seen = text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
+            is_complete(&seen)
+        });
+        if let Err(hangs) = waited {
+            eprintln!("{hangs}");
+        }
+        seen
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use crate::binaries;
+use crate::binaries::{self, EtcdVersion};
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::kube::client::{ApiClient, Endpoint, tls_client_config};
@@ -108,7 +108,7 @@ impl ApiServer {
         let mut server = ApiServer::build(host, families, |_| {
             Ok(Server::Real(Box::new(Programs {
                 process: None,
-                etcd: Etcd::start(&[host], &EtcdOptions::default().newest())?,
+                etcd: Etcd::start(&[host], &EtcdOptions::default().version(EtcdVersion::Newest))?,
                 emulated,
             })))
         })?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::binaries;
+use crate::binaries::{self, EtcdVersion};
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::net::netns::run_program;
@@ -20,14 +20,13 @@ pub struct EtcdOptions {
     tls: bool,
     user: Option<(String, String)>,
     args: Vec<String>,
-    newest: bool,
+    version: EtcdVersion,
 }
 
 impl EtcdOptions {
-    /// An API server reads nothing from the etcd of Debian 12.
     #[must_use]
-    pub(crate) fn newest(mut self) -> EtcdOptions {
-        self.newest = true;
+    pub(crate) fn version(mut self, version: EtcdVersion) -> EtcdOptions {
+        self.version = version;
         self
     }
 
@@ -134,7 +133,7 @@ impl Etcd {
     fn anonymous(&self, member: usize) -> Result<EtcdClient> {
         Ok(EtcdClient {
             netns: self.member(member)?.host.netns().clone(),
-            etcdctl: binaries::etcd_program("etcdctl", self.options.newest)?,
+            etcdctl: binaries::etcd_program("etcdctl", self.options.version)?,
             local: self.url("127.0.0.1", 2379),
             endpoints: self
                 .members
@@ -181,9 +180,9 @@ impl Etcd {
             let member = self.member(number)?;
             std::fs::remove_dir_all(&member.data)?;
             // etcdctl 3.6 has no `snapshot restore`, and etcd 3.4 has no etcdutl.
-            let newest = self.options.newest;
-            let program = binaries::etcd_program("etcdutl", newest)
-                .or_else(|_| binaries::etcd_program("etcdctl", newest))?;
+            let version = self.options.version;
+            let program = binaries::etcd_program("etcdutl", version)
+                .or_else(|_| binaries::etcd_program("etcdctl", version))?;
             let peer = format!("http://{}:2380", member.address);
             let args = [
                 "snapshot".to_owned(),
@@ -219,7 +218,7 @@ impl Etcd {
             self.url(&member.address.to_string(), 2379),
             format!("http://{}:2380", member.address),
         );
-        let mut launch = Launch::new(binaries::etcd_program("etcd", self.options.newest)?)
+        let mut launch = Launch::new(binaries::etcd_program("etcd", self.options.version)?)
             .args([
                 "--unsafe-no-fsync",
                 "--log-level=warn",

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Certificates, EtcdOptions, FlanneldOptions, Scene, binaries, until_ok};
+use lab::{Certificates, EtcdOptions, EtcdVersion, FlanneldOptions, Scene, binaries, until_ok};
 
 use super::node::{Node, create_stopped_nodes, run_with_healthy_nodes, wait_all_nodes_healthy};
 
@@ -118,7 +118,10 @@ fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
         let client = s.etcd.as_ref().context("an etcd")?.client_on_first_member()?;
         let leases = s.store.lease_names_and_values()?;
         let etcdctl = nodes[0].files.join("bin/etcdctl");
-        std::os::unix::fs::symlink(binaries::etcd_program("etcdctl", false)?, etcdctl)?;
+        std::os::unix::fs::symlink(
+            binaries::etcd_program("etcdctl", EtcdVersion::Distributed)?,
+            etcdctl,
+        )?;
 
         client.etcdctl(&["del", "--prefix", ""])?;
         for node in nodes.iter_mut() {

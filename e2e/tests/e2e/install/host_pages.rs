@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, Uplink, binaries, until_ok};
+use lab::{Etcd, EtcdOptions, EtcdVersion, FlanneldOptions, Lab, Uplink, binaries, until_ok};
 
 use super::{read_repository_file, repository_path, require_pages_have_exactly_these_commands};
 use crate::doctor::node::{Node, wait_all_nodes_healthy};
@@ -274,7 +274,7 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
                 node.files.join("default/flanneld"),
             )?;
             std::os::unix::fs::symlink(
-                binaries::etcd_program("etcdctl", false)?,
+                binaries::etcd_program("etcdctl", EtcdVersion::Distributed)?,
                 node.files.join("bin/etcdctl"),
             )?;
             node.variables.push(("ETCDCTL_ENDPOINTS", endpoint.clone()));
