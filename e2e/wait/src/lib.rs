@@ -43,9 +43,13 @@ impl Wait {
         Ok(())
     }
 
-    fn next_pause(&self, what: &str) -> Result<Duration> {
+    pub fn is_over(&self) -> bool {
         let (begun, time) = self.guard;
-        if begun.elapsed() >= time {
+        begun.elapsed() >= time
+    }
+
+    fn next_pause(&self, what: &str) -> Result<Duration> {
+        if self.is_over() {
             bail!("the test hangs: it has waited {:.0?} so that {what}", self.start.elapsed());
         }
         Ok((self.start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE))
