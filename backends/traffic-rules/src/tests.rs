@@ -276,6 +276,75 @@ fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> R
     Ruleset { encap: guard_of(&wanted, rules.family), ..rules }
 }
 
+/// Rules of ours deleted, doubled, swapped or changed, whatever was wanted before and is wanted now.
+#[test]
+fn one_restore_repairs_any_damage_to_iptables() {
+    use rand::{Rng, SeedableRng};
+    let mut random = rand::rngs::StdRng::seed_from_u64(1);
+    let foreign = [
+        "-A POSTROUTING -s 1.2.3.0/24 -j MASQUERADE\n",
+        "-A FORWARD -i docker0 -j DROP\n",
+        "-A PREROUTING -s 1.2.3.4/32 -j DROP\n",
+    ];
+    let mut base = format!("{EMPTY}*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n");
+    for (table, rule) in ["*nat", "*filter", "*raw"].into_iter().zip(foreign) {
+        let table = base.find(table).unwrap();
+        let end = table + base[table..].find("COMMIT").unwrap();
+        base.insert_str(end, rule);
+    }
+    let senders = [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop];
+    for _ in 0..2000 {
+        let mut choose = || {
+            let mut yes = || random.random::<bool>();
+            let chosen = RuleOptions {
+                masquerade: yes(),
+                forward: yes(),
+                forward_insert: yes(),
+                ..options()
+            };
+            let (rules, is_guarded) = (rules_of(Family::V4, &chosen), yes());
+            let peers: &[&str] = if yes() { &["192.168.56.102"] } else { &["192.168.56.103"] };
+            let guarded = guarded(rules.clone(), senders[random.random_range(0..3)], peers);
+            if is_guarded { guarded } else { rules }
+        };
+        let (before, now) = (choose(), choose());
+        let first = written(&before, &base);
+        let mut lines: Vec<String> = first.lines().map(str::to_owned).collect();
+        for _ in 0..random.random_range(0..6) {
+            let is_ours = |line: &String| line.starts_with("-A") && line.contains("flanneld");
+            let ours: Vec<usize> = (0..lines.len()).filter(|at| is_ours(&lines[*at])).collect();
+            if ours.is_empty() {
+                break;
+            }
+            let at = ours[random.random_range(0..ours.len())];
+            match random.random_range(0..4) {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[at].clone()),
+                2 if lines[at + 1].starts_with("-A") => lines.swap(at, at + 1),
+                _ => {
+                    lines[at] = lines[at]
+                        .replace("8472", "4789")
+                        .replace("-j ACCEPT", "-j DROP")
+                        .replace("0.0.0/4", "0.0.0/8");
+                }
+            }
+        }
+        let damaged = format!("{}\n", lines.join("\n"));
+        let after = written(&now, &damaged);
+        assert_eq!(restore_input(&now, &after), None, "one pass is enough\n{damaged}\n{after}");
+        for rule in foreign {
+            assert!(after.contains(rule), "{damaged}\n{after}");
+        }
+        for chain in ["FLANNEL-POSTRTG", "FLANNEL-FWD", "FLANNEL-ENCAP"] {
+            let of = |saved: &str| -> Vec<String> {
+                let own = format!("-A {chain}");
+                saved.lines().filter(|line| line.starts_with(&own)).map(str::to_owned).collect()
+            };
+            assert_eq!(of(&after), of(&written(&now, EMPTY)), "{damaged}\n{after}");
+        }
+    }
+}
+
 #[test]
 fn the_encapsulation_port_is_guarded() {
     let peers = ["192.168.56.102", "fd00:56::102"];
