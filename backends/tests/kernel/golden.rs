@@ -156,7 +156,7 @@ fn alloc_touches_nothing() {
         let mut node = Node::start(setup(V4, r#"{"Type":"alloc"}"#), [1, 2]).await;
         assert_eq!((node.announced.mtu, node.announced.backend.as_str()), (1500, ""));
         sh("ip link set eth0 mtu 9000");
-        node.out.changed().await.unwrap();
+        wait::complete("the MTU is announced", node.out.changed()).await.unwrap().unwrap();
         assert_eq!(node.out.borrow().mtu, 9000);
         assert_eq!((state(), node.writes()), (before, 0));
         node.stop().await;
