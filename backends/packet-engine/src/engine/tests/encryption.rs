@@ -26,6 +26,14 @@ struct Mask {
     to: Option<Endpoint>,
     /// Waiting packets.
     parked: Vec<Vec<u8>>,
+    /// The keys of the session are used up.
+    exhausted: bool,
+}
+
+impl Mask {
+    fn with_session(to: SocketAddr) -> Self {
+        Self { to: Some(to.into()), ..Self::default() }
+    }
 }
 
 impl Encryption for Mask {
@@ -73,7 +81,7 @@ impl Seal for Mask {
         let (packet, tag) = datagram.split_last_chunk_mut().unwrap();
         *tag = TAG;
         mask_bytes(&mut packet[HEAD..]);
-        true
+        !self.exhausted
     }
 
     fn park(&mut self, plain: &[u8]) -> usize {
@@ -99,11 +107,11 @@ fn masked_config(queues: usize) -> Arc<EngineConfig> {
     Arc::new(EngineConfig { framing: FRAMING, features, ..EngineConfig::clone(&engine_config()) })
 }
 
-/// Sends what the device reads, to a peer with a session if its address is known.
+/// Sends what the device reads.
 fn send_masked<P: Port>(
     reads: Vec<Vec<u8>>,
     socket: &Arc<P>,
-    to: Option<SocketAddr>,
+    mask: Mask,
     queues: usize,
 ) -> Arc<Counters> {
     let tx = Tx {
@@ -111,7 +119,7 @@ fn send_masked<P: Port>(
         tun: FakeTun::new(ALL, reads.into_iter().map(Ok).collect(), Vec::new()),
         sockets: vec![socket.clone()],
         table: Arc::new(ArcSwap::from_pointee(table_for_recipes(true))),
-        encryption: Some(Arc::new(Mask { to: to.map(Endpoint::from), parked: Vec::new() })),
+        encryption: Some(Arc::new(mask)),
         counters: Arc::default(),
         wake: Arc::new(Wake::new().unwrap()),
     };
@@ -127,7 +135,8 @@ fn send_and_receive(reads: Vec<Vec<u8>>, packets: usize) -> (Arc<Counters>, Rece
     bed.rx.encryption = Some(Arc::new(Mask::default()));
     let socket =
         Arc::new(Socket::bind(Ipv4Addr::LOCALHOST.into(), 0, &Features::offload()).unwrap());
-    let counters = send_masked(reads, &socket, Some(bed.from.peer_addr().unwrap()), 1);
+    let mask = Mask::with_session(bed.from.peer_addr().unwrap());
+    let counters = send_masked(reads, &socket, mask, 1);
     wait::until("all packets arrive", || {
         bed.process_arrived_datagrams();
         bed.received_and_dropped_counts().0 >= packets
@@ -180,10 +189,10 @@ fn a_stream_stays_together() {
 /// overtake it.
 #[test]
 fn few_datagrams_wait_sealed_with_several_queues() {
-    let to = "192.0.2.2:51820".parse().ok();
+    let mask = Mask::with_session("192.0.2.2:51820".parse().unwrap());
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let line = FakeSocket::new(true, Vec::new());
-        send_masked(vec![stream_frame(); 8], &line, to, queues);
+        send_masked(vec![stream_frame(); 8], &line, mask.clone(), queues);
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }
@@ -191,11 +200,20 @@ fn few_datagrams_wait_sealed_with_several_queues() {
 #[test]
 fn each_segment_without_a_session_waits_or_is_counted() {
     let line = FakeSocket::new(true, Vec::new());
-    let counters = send_masked(vec![stream_frame()], &line, None, 1);
+    let counters = send_masked(vec![stream_frame()], &line, Mask::default(), 1);
     assert_eq!(counters.sent.drops(DropError::NoSession), 38, "two wait");
     let long = device_frame_for_recipe(&Recipe::ipv4_tcp_segment(5, 1400 * 3), 1400);
-    let counters = send_masked(vec![long], &line, None, 1);
+    let counters = send_masked(vec![long], &line, Mask::default(), 1);
     assert_eq!((counters.sent.drops(DropError::TooBig), counters.sent.all_drops()), (3, 3));
+    assert!(line.runs.lock().unwrap().is_empty());
+}
+
+#[test]
+fn packet_that_cannot_be_sealed_is_dropped_and_counted() {
+    let line = FakeSocket::new(true, Vec::new());
+    let mask = Mask::with_session("192.0.2.2:51820".parse().unwrap());
+    let counters = send_masked(vec![stream_frame()], &line, Mask { exhausted: true, ..mask }, 1);
+    assert_eq!((counters.sent.drops(DropError::NoSession), counters.sent.all_drops()), (40, 40));
     assert!(line.runs.lock().unwrap().is_empty());
 }
 
