@@ -150,8 +150,8 @@ impl Reconciler {
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Desired, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
-        self.report.pass();
         self.report.progress.state.lock().comparing = true;
+        self.report.pass();
         let comparison = self.compare(leases).await;
         self.report.progress.state.lock().comparing = false;
         let Comparison { facts, announced, desired, ops } = comparison?;
@@ -181,6 +181,8 @@ impl Reconciler {
     }
 
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
+        // What the kernel announced before is in what it reports from now on.
+        self.kernel.change_pending(&self.goal.scope, None);
         let queries = on_link_queries(&*self.goal.plan, &LeaseTable::default(), leases);
         let mut facts = self.kernel.facts(&self.goal.underlay, &queries).await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();

@@ -158,20 +158,20 @@ struct Running {
 }
 
 async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
-    start_with(kernel, leases, false).await
+    start_with(kernel, routes(), leases, false).await
 }
 
-async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
+async fn start_with(
+    kernel: &FakeKernel,
+    plan: Routes,
+    leases: LeaseTable,
+    blackhole: bool,
+) -> Running {
     let options = Options { audit: None, blackhole };
-    let reconciler = Reconciler::join(
-        Arc::new(routes()),
-        Box::new(kernel.clone()),
-        &underlay(),
-        &leases,
-        options,
-    )
-    .await
-    .unwrap();
+    let reconciler =
+        Reconciler::join(Arc::new(plan), Box::new(kernel.clone()), &underlay(), &leases, options)
+            .await
+            .unwrap();
     let (progress, audit) = (reconciler.progress(), reconciler.kernel_audit());
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
@@ -326,7 +326,7 @@ proptest! {
                         flag = with;
                         running.end().await;
                         kernel.world().faults.clear();
-                        running = start_with(&kernel, table(peers.clone()), with).await;
+                        running = start_with(&kernel, routes(), table(peers.clone()), with).await;
                     }
                     Event::Delete => kernel.modify(|world| drop(world.state.0.remove(&ours))),
                     Event::Go => {
@@ -367,7 +367,7 @@ fn blackhole_of_a_former_subnet_swallows_no_pods() {
             let key = Key::Route(net.parse().unwrap(), 0);
             kernel.world().leftovers.insert(key, dead);
         }
-        let running = start_with(&kernel, table([(2, 2)]), true).await;
+        let running = start_with(&kernel, routes(), table([(2, 2)]), true).await;
         running.wait().await;
         let left: Vec<_> = kernel.world().leftovers.keys().copied().collect();
         assert_eq!(left, stays.map(|net| Key::Route(net.parse().unwrap(), 0)));
@@ -388,6 +388,23 @@ fn repairs_are_counted_apart_from_changes() {
         running.lose(3);
         running.wait().await;
         assert_eq!(counts(), [4, 1]);
+        running.end().await;
+    });
+}
+
+/// The loop begins with a pass, because inputs may have changed. Its reading is younger than the
+/// notifications of what the start wrote.
+#[test]
+fn start_reads_the_kernel_twice() {
+    paused(async {
+        let kernel = FakeKernel::default();
+        let plan = Routes { device: LinkName::parse("flannel.1"), ..routes() };
+        let running = start_with(&kernel, plan, table([(2, 2), (3, 3)]), false).await;
+        running.wait().await;
+        assert_eq!((running.passes(), kernel.world().reads), (2, 2));
+        running.lose(2);
+        running.wait().await;
+        assert_eq!(running.passes(), 3);
         running.end().await;
     });
 }

@@ -441,6 +441,8 @@ fn unrelated_changes_are_ignored() {
         sh(
             "ip link add pod0 type veth peer name pod1; ip link set pod0 up; ip link set pod1 up; ip addr add 172.16.0.1/16 dev pod0",
         );
+        // The kernel adds such an address to each device.
+        sh("ip addr add fe80::1/64 dev flannel.1 nodad; ip addr del fe80::1/64 dev flannel.1");
         sh(
             "for i in $(seq 1 200); do echo neigh add 172.16.0.$i lladdr 02:00:00:00:00:01 dev pod0; echo route add 172.17.$i.0/24 dev pod0; echo route add 10.244.1.$i/32 dev pod0; done | ip -batch -",
         );

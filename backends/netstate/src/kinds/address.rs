@@ -20,10 +20,7 @@ pub(super) fn read_addresses(
 ) -> Result<(), KernelError> {
     for (name, index, family) in kernel.links_by_family(scope) {
         for Address { net, .. } in kernel.addresses_of(index, family)? {
-            // In a former network, only an address in the form that flanneld writes is ours. An operator's address with a subnet mask is not.
-            let former =
-                net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
-            if scope.covers_ip(&net.addr()) || former {
+            if is_ours(&net, scope) {
                 found.ours.set(Key::Address(name, net), Value::Address);
             }
         }
@@ -31,8 +28,24 @@ pub(super) fn read_addresses(
     Ok(())
 }
 
+/// Of the addresses of flannel's links. In a former network, only an address in the form that
+/// flanneld writes is ours. An operator's address with a subnet mask is not.
+fn is_ours(net: &IpNet, scope: &Scope) -> bool {
+    let former =
+        net.prefix_len() == net.max_prefix_len() && scope.covered(&IpNet::from(net.addr()));
+    scope.covers_ip(&net.addr()) || former
+}
+
 pub(super) fn concerns_addresses(message: &Received<'_>, watched: &Watched<'_>) -> bool {
-    Address::decode(message).is_some_and(|address| watched.watches(address.index))
+    let Some(Address { index, net, .. }) = Address::decode(message) else {
+        return false;
+    };
+    let Some(name) = watched.name_of(index) else {
+        return watched.watches(index);
+    };
+    let added = message.kind == RTM_NEWADDR;
+    is_ours(&net, watched.scope)
+        && !watched.is_known(&Key::Address(name, net), Some(&Value::Address), added)
 }
 
 pub(super) fn encode_request(op: &Op, index: u32, net: &IpNet) -> Message {
