@@ -29,6 +29,7 @@ const MAX_STALL: Duration = Duration::from_secs(3);
 ///
 /// ```
 /// use std::collections::BTreeSet;
+/// use std::sync::Arc;
 /// use std::time::Duration;
 /// use subnet_lease::hold_down::HoldDown;
 /// use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
@@ -36,9 +37,9 @@ const MAX_STALL: Duration = Duration::from_secs(3);
 ///
 /// let subnets = Subnets::V4("10.244.2.0/24".parse()?);
 /// let lease = Lease { subnets, attrs: LeaseAttrs::default(), term: Term::Leased, since: 1 };
-/// let (full, empty) = (LeaseTable::of([lease], BTreeSet::new()), LeaseTable::default());
+/// let (full, empty) = (Arc::new(LeaseTable::of([lease], BTreeSet::new())), Arc::default());
 /// let mut hold_down = HoldDown::default();
-/// let mut in_force = |table: &LeaseTable, second: u64| {
+/// let mut in_force = |table: &Arc<LeaseTable>, second: u64| {
 ///     hold_down.published(table, Duration::from_secs(second), false, false).0.len()
 /// };
 /// assert_eq!(in_force(&full, 0), 1);
@@ -83,7 +84,7 @@ impl HoldDown {
     /// The leases in force at `now` (boot-time clock), and the time at which the caller must call again.
     pub fn published(
         &mut self,
-        admitted: &LeaseTable,
+        admitted: &Arc<LeaseTable>,
         now: Duration,
         discontinuity: bool,
         interrupted: bool,
@@ -94,7 +95,7 @@ impl HoldDown {
         }
         self.hold_vanished(admitted, now);
         self.release(admitted, now, interrupted);
-        self.last = Arc::new(admitted.clone());
+        self.last = admitted.clone();
         if self.held.is_empty() {
             return (self.last.clone(), None);
         }
@@ -195,8 +196,8 @@ mod tests {
         }
     }
 
-    fn table(thirds: impl IntoIterator<Item = u8>) -> LeaseTable {
-        LeaseTable::of(thirds.into_iter().map(lease), BTreeSet::new())
+    fn table(thirds: impl IntoIterator<Item = u8>) -> Arc<LeaseTable> {
+        Arc::new(LeaseTable::of(thirds.into_iter().map(lease), BTreeSet::new()))
     }
 
     fn seconds(tenths: u64) -> Duration {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     /// Calls `published` once per second from `from` until `to` (both in tenths of a second). The result is the final number of leases in force.
-    fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
+    fn run(hold_down: &mut HoldDown, table: &Arc<LeaseTable>, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
             count = hold_down.published(table, seconds(at), false, false).0.len();
@@ -236,9 +237,9 @@ mod tests {
         hold_down.published(&table(1..=2), seconds(0), false, false);
         let mut anew = lease(1);
         anew.subnets = Dual::V4("10.5.1.0/25".parse().unwrap());
-        let now = LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new());
+        let now = Arc::new(LeaseTable::of([anew.clone(), lease(2)], BTreeSet::new()));
         let (published, _) = hold_down.published(&now, seconds(1), true, false);
-        assert_eq!(*published, now);
+        assert_eq!(published, now);
     }
 
     /// Calls `published` like `run`, but interrupts the watch for `cut` tenths of a second every 35 s. The result is the time of the removal, in

@@ -349,7 +349,7 @@ proptest! {
             }
             standing.update(&raw, Some(&changed).filter(|_| !any), &terms);
             (whole, refused) = admitted(&raw, &before, &terms);
-            prop_assert_eq!(standing.admitted(), &whole);
+            prop_assert_eq!(&**standing.admitted(), &whole);
             prop_assert_eq!(standing.refused(), &refused[..]);
             before = whole;
         }

@@ -121,7 +121,7 @@ impl<'a> Judgement<'a> {
         self.refused.push(AdmissionError { subnets: lease.subnets, half, why });
     }
 
-    fn occupy(&mut self, subnets: &Subnets, lease: &Lease) {
+    fn occupy(&mut self, subnets: &Subnets, lease: &Arc<Lease>) {
         self.used.take(subnets);
         self.nodes.take(lease);
     }

@@ -18,7 +18,7 @@ use types::Subnets;
 
 #[derive(Default)]
 pub struct LeasesInForce {
-    admitted: LeaseTable,
+    admitted: Arc<LeaseTable>,
     refused: Vec<AdmissionError>,
     clear: Option<Clear>,
     /// This node's identities (MACs, keys) that it had before another lease claimed them.
@@ -35,7 +35,7 @@ struct Clear {
 
 impl LeasesInForce {
     #[must_use]
-    pub fn admitted(&self) -> &LeaseTable {
+    pub fn admitted(&self) -> &Arc<LeaseTable> {
         &self.admitted
     }
 
@@ -55,7 +55,8 @@ impl LeasesInForce {
         if changed.is_some_and(|changed| self.follow(raw, changed, terms)) {
             return;
         }
-        (self.admitted, self.refused) = admitted(raw, &self.admitted, terms);
+        let (admitted, refused) = admitted(raw, &self.admitted, terms);
+        (self.admitted, self.refused) = (Arc::new(admitted), refused);
         self.keep_ours(raw, terms);
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
@@ -106,7 +107,7 @@ impl LeasesInForce {
             }
         }
         for subnets in changed {
-            self.admitted.set(subnets, raw.shared_lease(subnets));
+            Arc::make_mut(&mut self.admitted).set(subnets, raw.shared_lease(subnets));
         }
         self.clear = Some(clear);
         true
@@ -154,7 +155,7 @@ impl Clear {
     }
 
     /// Adds a lease, unless it conflicts with another one or admission would modify it. True if it was added.
-    fn take(&mut self, lease: &Lease) -> bool {
+    fn take(&mut self, lease: &Arc<Lease>) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)
             .is_ok_and(|subnets| subnets == lease.subnets);
@@ -234,7 +235,7 @@ mod tests {
             if !followed {
                 standing.update(&raw, None, &terms);
             }
-            assert_eq!(standing.admitted(), &admitted(&raw, &LeaseTable::default(), &terms).0);
+            assert_eq!(**standing.admitted(), admitted(&raw, &LeaseTable::default(), &terms).0);
             followed
         };
         assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two new leases");

@@ -60,13 +60,13 @@ impl UsedSubnets {
 
 /// Each has the number of leases that publish it, and one of these leases.
 #[derive(Debug, Default)]
-pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
+pub(super) struct Nodes(BTreeMap<IpAddr, (Arc<Lease>, u32)>);
 
 impl Nodes {
-    pub(super) fn take(&mut self, lease: &Lease) {
+    pub(super) fn take(&mut self, lease: &Arc<Lease>) {
         for address in lease.attrs.addresses() {
-            let (last, times) = self.0.entry(address).or_insert((lease.subnets, 0));
-            (*last, *times) = (lease.subnets, *times + 1);
+            let (last, times) = self.0.entry(address).or_insert_with(|| (lease.clone(), 0));
+            (*last, *times) = (lease.clone(), *times + 1);
         }
     }
 
@@ -93,7 +93,7 @@ impl Nodes {
             self.0
                 .range(net.network()..=net.broadcast())
                 .next()
-                .map(|(address, (lease, _))| (*address, *lease))
+                .map(|(address, (lease, _))| (*address, lease.subnets))
         })
     }
 }
@@ -114,11 +114,10 @@ pub(super) struct TakenError {
 impl TakenError {
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> UnusedLeaseError {
         let identity = excerpt(&self.identity);
-        match self.by {
-            User::Node(node, _) => UnusedLeaseError::SameIdentity {
-                identity,
-                at: node.addresses.and_then(|addresses| addresses.ips().next()),
-            },
+        match &self.by {
+            User::Node(other, _) => {
+                UnusedLeaseError::SameIdentity { identity, at: other.attrs.addresses().next() }
+            }
             User::Ours => {
                 // A lease that this node had before does not belong to another node.
                 let other = |own: &Lease| {
@@ -142,11 +141,11 @@ impl TakenError {
 }
 
 /// Who uses a MAC or a key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum User {
     Ours,
-    /// The number counts the leases that contain the MAC or the key.
-    Node(Place, u32),
+    /// One of the node's leases, and the number of its leases that contain the MAC or the key.
+    Node(Arc<Lease>, u32),
 }
 
 /// Addresses of a node, and the hash of its id, if its lease contains one.
@@ -239,7 +238,7 @@ impl Identities {
             if round == ROUNDS || !beaten.contains(&true) {
                 let owned: Vec<(Box<str>, User)> = best
                     .into_iter()
-                    .map(|(identity, one)| (identity.into(), User::Node(one.place, 1)))
+                    .map(|(identity, one)| (identity.into(), User::Node(one.lease.clone(), 1)))
                     .collect();
                 for (identity, user) in owned {
                     self.used.entry(identity).or_insert(user);
@@ -254,14 +253,14 @@ impl Identities {
         }
     }
 
-    fn claimant(
+    fn claimant<'a>(
         &self,
         age: usize,
-        lease: &Lease,
+        lease: &'a Arc<Lease>,
         subnets: &Subnets,
         before: &LeaseTable,
         terms: &Terms,
-    ) -> Claimant {
+    ) -> Claimant<'a> {
         let rules = &*self.rules;
         let former = before.get(subnets).map(|former| identities(rules, former));
         let claim = |(identity, family): (String, Family)| {
@@ -276,6 +275,7 @@ impl Identities {
             (identity, claim)
         };
         Claimant {
+            lease,
             place: Place::of(lease),
             claims: identities(rules, lease).into_iter().map(claim).collect(),
         }
@@ -286,9 +286,9 @@ impl Identities {
         for (identity, _) in identities(&*self.rules, lease) {
             match self.used.get(identity.as_str()) {
                 None => {}
-                Some(User::Node(known, _)) if known.is(place) => {}
+                Some(User::Node(known, _)) if Place::of(known).is(place) => {}
                 Some(user) => {
-                    return Err(TakenError { identity, by: *user });
+                    return Err(TakenError { identity, by: user.clone() });
                 }
             }
         }
@@ -296,15 +296,13 @@ impl Identities {
     }
 
     /// False if one of them belongs to another node.
-    pub(super) fn take(&mut self, lease: &Lease) -> bool {
+    pub(super) fn take(&mut self, lease: &Arc<Lease>) -> bool {
         if self.check(lease).is_err() {
             return false;
         }
-        let place = Place::of(lease);
+        let user = || User::Node(lease.clone(), 0);
         for (identity, _) in identities(&*self.rules, lease) {
-            if let User::Node(_, times) =
-                self.used.entry(identity.into()).or_insert(User::Node(place, 0))
-            {
+            if let User::Node(_, times) = self.used.entry(identity.into()).or_insert_with(user) {
                 *times += 1;
             }
         }
@@ -323,12 +321,13 @@ impl Identities {
     }
 }
 
-struct Claimant {
+struct Claimant<'a> {
+    lease: &'a Arc<Lease>,
     place: Place,
     claims: Vec<(String, Claim)>,
 }
 
-impl Claimant {
+impl Claimant<'_> {
     fn claim(&self, identity: &str) -> Option<&Claim> {
         let (_, claim) = self.claims.iter().find(|(own, _)| own == identity)?;
         Some(claim)
