@@ -84,6 +84,24 @@ impl NetworkHandle for ConstantStatus {
     }
 }
 
+/// Other tasks wait this long for the reconciler, which compares ten thousand peers in less time.
+const COMPARISON: Duration = Duration::from_secs(2);
+
+impl RunningNetwork {
+    /// Waits at most [`COMPARISON`] until the reconciler has made so many passes and no longer compares the kernel with
+    /// the desired state. For ten thousand peers, that takes megabytes, and so does what other tasks know of the peers.
+    pub async fn wait_compared(&self, passes: u64) {
+        let end = tokio::time::Instant::now() + COMPARISON;
+        let is_due = || {
+            let kernel = self.observer.status().kernel;
+            kernel.passes < passes || kernel.comparing
+        };
+        while is_due() && tokio::time::Instant::now() < end {
+            tokio::time::sleep(COMPARISON / 40).await;
+        }
+    }
+}
+
 #[cfg(test)]
 impl RunningNetwork {
     /// For tests; its state never changes.

@@ -197,6 +197,17 @@ impl Prober {
         self.inner().node.peers(now, of)
     }
 
+    /// The first results of `of`, at most `most`. It does not reserve memory for all peers.
+    pub fn find_peers<T>(&self, most: usize, of: impl Fn(PeerView) -> Option<T>) -> Vec<T> {
+        let mut found = Vec::new();
+        self.peers(|peer| {
+            if found.len() < most {
+                found.extend(of(peer));
+            }
+        });
+        found
+    }
+
     pub fn problems(&self) -> Vec<UnusableSocket> {
         self.inner().problems.clone()
     }

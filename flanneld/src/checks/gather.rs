@@ -5,7 +5,6 @@ use super::{mesh, wireguard};
 use crate::error::is_about_config;
 use crate::health::Health;
 use crate::network::RunningNetwork;
-use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
@@ -33,8 +32,6 @@ use types::{Detail, Encapsulation, Family, Problem, Profile};
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// Maximum interruption of a watch while the daemon connects to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// The doctor waits this long for the reconciler, which compares ten thousand peers in less time.
-const COMPARISON: Duration = Duration::from_secs(2);
 /// Maximum number of peers to which the doctor looks up routes.
 const MAX_LOOKUPS: usize = 32;
 
@@ -64,7 +61,7 @@ pub(super) async fn facts(
     let notices = health.notices();
     // The facts about ten thousand peers are megabytes, so they are gathered while the reconciler needs little memory.
     if let Some(running) = running {
-        compared(&*running.observer).await;
+        running.wait_compared(0).await;
     }
     let (mesh, probe_ports) = mesh_and_taken_ports(running);
     // This broadcasts to all hosts of the link, so at least half of the peers must be silent. Otherwise one dead node would make each node of a large
@@ -165,14 +162,6 @@ fn store(
             Some(running) => Fact::of(running.next_config.borrow().clone()),
             None => Fact::unavailable("this node has no lease yet"),
         },
-    }
-}
-
-/// Waits at most [`COMPARISON`] until the reconciler no longer compares the kernel with the desired state.
-async fn compared(observer: &dyn NetworkHandle) {
-    let end = tokio::time::Instant::now() + COMPARISON;
-    while observer.status().kernel.comparing && tokio::time::Instant::now() < end {
-        tokio::time::sleep(COMPARISON / 40).await;
     }
 }
 
@@ -295,8 +284,7 @@ fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
         let is_known = peer.verdict().state != State::Unknown && !peer.inferred;
         is_known.then(|| PodPeer { subnet: peer.subnet, name: called(peer) })
     };
-    let known = prober.peers(peer);
-    known.into_iter().flatten().take(MAX_LOOKUPS).collect()
+    prober.find_peers(MAX_LOOKUPS, peer)
 }
 
 /// The address if the peer has no name.
@@ -384,8 +372,8 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
 /// The addresses of the peers with which pods of this node cannot exchange packets.
 fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     let lost = |peer: PeerView| (peer.state.impact() == Impact::All).then_some(peer.address);
-    let all = running.prober.as_ref().map(|prober| prober.peers(lost));
-    all.into_iter().flatten().flatten().collect()
+    let all = running.prober.as_ref().map(|prober| prober.find_peers(usize::MAX, lost));
+    all.into_iter().flatten().collect()
 }
 
 /// The peers that reply to neither probes nor pings. A wrong route on this host may explain the missing replies, so
@@ -402,8 +390,7 @@ fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
             whose: called(peer),
         })
     };
-    let silent = prober.peers(target);
-    silent.into_iter().flatten().take(MAX_LOOKUPS).collect()
+    prober.find_peers(MAX_LOOKUPS, target)
 }
 
 fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {

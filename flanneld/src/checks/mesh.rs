@@ -46,7 +46,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     let is_lost = |subnet: &IpNet| paths.values().any(|path| path.lost.contains_key(subnet));
     let named =
         |peer: PeerView| is_lost(&peer.subnet).then(|| (peer.subnet, path(peer).node.to_string()));
-    let names: BTreeMap<IpNet, String> = prober.peers(named).into_iter().flatten().collect();
+    let names: BTreeMap<IpNet, String> = prober.find_peers(usize::MAX, named).into_iter().collect();
     let name = |subnet: &IpNet| names.get(subnet).cloned().unwrap_or_else(|| subnet.to_string());
     let lost = |lost: &pods::LostPackets| match lost {
         pods::LostPackets::Address => LostPackets::Address,

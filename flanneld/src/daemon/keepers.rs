@@ -9,6 +9,7 @@ use super::{Daemon, readiness_monitor};
 use crate::checks::silence::{self, Heard};
 use crate::cni_conf::CniConfKeeper;
 use crate::health::condition::Condition;
+use crate::memory;
 use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
 use crate::pod_probes::{self, PodProbing};
@@ -172,7 +173,13 @@ impl Daemon {
             heard,
         );
         self.spawn_until_stop(asks);
-        self.run.spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
+        let (network, stop) = (network.clone(), self.run.stop.clone());
+        self.run.spawn(async move {
+            // The start made one pass, and the reconciler begins with another.
+            stop.run_until_cancelled(network.wait_compared(2)).await;
+            memory::trim();
+            mesh.run(network.leases.clone(), stop).await;
+        });
     }
 
     /// Without `--probe-pods`, removes the bridge port that an earlier run created for pod probes.

@@ -12,6 +12,7 @@ use crate::need::Need;
 use crate::shell::word;
 use ipnet::IpNet;
 use netstate::host::{LinkClass, is_single};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
@@ -310,26 +311,30 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
         findings.push(with_interfaces(finding, facts));
     }
     findings.extend(with_our_address(facts).map(|refused| published_address(facts, refused)));
-    let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // With a backend that distinguishes nodes by their keys, several nodes may share one address.
     let shares = facts
         .network
         .known()
         .is_some_and(|network| network.backend.is_some_and(|backend| backend.shares_address));
-    for peer in facts.peers().filter(|_| !shares) {
-        by_address.extend(peer.addresses().map(|ip| (ip, peer)));
+    let published = || facts.peers().filter(|_| !shares);
+    let mut addresses: Vec<IpAddr> = published().flat_map(Peer::addresses).collect();
+    addresses.sort_unstable();
+    // There may be thousands of peers, but few of them share an address.
+    let equal = addresses.chunk_by(|a, b| a == b).filter(|equal| equal.len() > 1);
+    let mut shared: BTreeMap<IpAddr, Vec<&Peer>> =
+        equal.filter_map(|equal| Some((*equal.first()?, Vec::new()))).collect();
+    for peer in published() {
+        for ip in peer.addresses() {
+            shared.entry(ip).and_modify(|nodes| nodes.push(peer));
+        }
     }
-    by_address.sort_by_key(|(ip, _)| *ip);
-    for nodes in by_address.chunk_by(|(a, _), (b, _)| a == b).filter(|nodes| nodes.len() > 1) {
-        let Some((ip, _)) = nodes.first() else {
-            continue;
-        };
+    for (ip, nodes) in shared {
         let names: Vec<String> =
-            nodes.iter().map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets)).collect();
+            nodes.iter().map(|peer| format!("{} ({})", peer.name, peer.subnets)).collect();
         let what = format!("{} nodes publish the address {ip}", nodes.len());
         findings.push(
             Finding::new("duplicate-address", Severity::Broken, ip.to_string(), what, SHARED)
-                .within(nodes.iter().flat_map(|(_, peer)| peer.subnets.nets()))
+                .within(nodes.iter().flat_map(|peer| peer.subnets.nets()))
                 .seen(names.join(", "), "flannelctl leases")
                 .on("those nodes"),
         );

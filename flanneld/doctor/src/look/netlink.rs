@@ -7,6 +7,7 @@ use crate::facts::host::{
     RouteLookup,
 };
 use crate::pod_path;
+use ipnet::IpNet;
 use netlink::route::{forwarded_route, route_to};
 use netlink::{Client, KernelError};
 use netstate::host::read::{
@@ -51,8 +52,7 @@ pub(super) fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
         }
     };
     let interfaces = known_or_why("interfaces", read_interfaces(&mut client));
-    let (routes, barring) = match read_routes(&mut client, is_wanted) {
-        // There is one for each peer, so they are not copied.
+    let (routes, barring) = match relevant_routes(&mut client, pods.map(|pods| pods.network)) {
         Ok(mut routes) => {
             let barring = routes.extract_if(.., |route| !route.carries()).collect();
             (Fact::Known(routes), Fact::Known(barring))
@@ -100,9 +100,27 @@ fn describe_unread(what: &str, error: &KernelError) -> String {
     format!("cannot read the {what} (netlink): {error}")
 }
 
-/// True for routes that forward packets, and for other programs' routes that drop packets.
-fn is_wanted(route: &Route) -> bool {
-    route.carries() || route.protocol != FLANNELD
+/// The routes of other programs, and flannel's routes that overlap one of them. The other routes of flannel are as many
+/// as the peers.
+fn relevant_routes(
+    client: &mut Client,
+    network: Option<&Network>,
+) -> Result<Vec<Route>, KernelError> {
+    let mut routes = read_routes(client, |route| route.protocol != FLANNELD)?;
+    let is_of_peers = |net: &&IpNet| {
+        network.is_some_and(|network| {
+            network.contains(net) && !network.own.nets().any(|own| own.contains(*net))
+        })
+    };
+    let nets: Vec<IpNet> =
+        routes.iter().map(|route| &route.net).filter(is_of_peers).copied().collect();
+    if !nets.is_empty() {
+        routes.extend(read_routes(client, |route| {
+            let overlaps = |net: &IpNet| route.net.contains(net) || net.contains(&route.net);
+            route.protocol == FLANNELD && route.carries() && nets.iter().any(overlaps)
+        })?);
+    }
+    Ok(routes)
 }
 
 pub(super) fn pod_routes(
