@@ -361,10 +361,10 @@ proptest! {
         let terms = terms();
         let mut hold_down = HoldDown::default();
         let mut now = Duration::ZERO;
-        let mut last = LeaseTable::default();
+        let mut last = Arc::new(LeaseTable::default());
         for (leases, millis, discontinuity, interrupted) in steps {
             now += Duration::from_millis(millis);
-            last = admitted(&LeaseTable::of(leases, BTreeSet::new()), &last, &terms).0;
+            last = Arc::new(admitted(&LeaseTable::of(leases, BTreeSet::new()), &last, &terms).0);
             let (published, next) = hold_down.published(&last, now, discontinuity, interrupted);
             for lease in last.iter() {
                 prop_assert_eq!(published.get(&lease.subnets), Some(lease));
@@ -380,7 +380,7 @@ proptest! {
             now += Duration::from_secs(1);
             published = hold_down.published(&last, now, false, false).0;
         }
-        prop_assert_eq!(&*published, &last);
+        prop_assert_eq!(published, last);
     }
 }
 
@@ -391,11 +391,11 @@ proptest! {
         let net = Dual::V4("10.5.1.0/24".parse().unwrap());
         let lease = Lease { subnets: net, attrs: LeaseAttrs::default(), term: Term::Leased, since: 0 };
         let mut hold_down = HoldDown::default();
-        hold_down.published(&LeaseTable::of([lease], BTreeSet::new()), Duration::ZERO, false, false);
+        hold_down.published(&Arc::new(LeaseTable::of([lease], BTreeSet::new())), Duration::ZERO, false, false);
         let (mut now, mut watched_since) = (Duration::ZERO, None);
         for (millis, interrupted, discontinuity) in steps {
             now += Duration::from_millis(millis);
-            let published = hold_down.published(&LeaseTable::default(), now, discontinuity, interrupted).0;
+            let published = hold_down.published(&Arc::default(), now, discontinuity, interrupted).0;
             watched_since = if interrupted { None } else { watched_since.or(Some(now)) };
             if published.is_empty() {
                 prop_assert!(watched_since.is_some_and(|since| now - since >= Duration::from_secs(5)), "removed at {:?}, watched since {:?}", now, watched_since);

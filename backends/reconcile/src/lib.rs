@@ -181,7 +181,8 @@ impl Reconciler {
     }
 
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
-        // What the kernel announced before is in what it reports from now on.
+        // What the kernel announced before is in what it reports from now on. It announces some changes before they take effect, but under the lock
+        // for which the first request of `facts` waits.
         self.kernel.change_pending(&self.goal.scope, None);
         let queries = on_link_queries(&*self.goal.plan, &LeaseTable::default(), leases);
         let mut facts = self.kernel.facts(&self.goal.underlay, &queries).await?;

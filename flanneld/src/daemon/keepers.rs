@@ -176,9 +176,10 @@ impl Daemon {
         let (network, stop) = (network.clone(), self.run.stop.clone());
         self.run.spawn(async move {
             // The start made one pass, and the reconciler begins with another.
-            stop.run_until_cancelled(network.wait_compared(2)).await;
-            memory::trim();
-            mesh.run(network.leases.clone(), stop).await;
+            if stop.run_until_cancelled(network.wait_compared(2)).await.is_some() {
+                memory::trim();
+                mesh.run(network.leases.clone(), stop).await;
+            }
         });
     }
 

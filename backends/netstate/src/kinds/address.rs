@@ -44,8 +44,10 @@ pub(super) fn concerns_addresses(message: &Received<'_>, watched: &Watched<'_>) 
         return watched.watches(index);
     };
     let added = message.kind == RTM_NEWADDR;
-    is_ours(&net, watched.scope)
-        && !watched.is_known(&Key::Address(name, net), Some(&Value::Address), added)
+    // After a failure, any address may mean that the kernel accepts addresses again.
+    watched.known.is_none()
+        || is_ours(&net, watched.scope)
+            && !watched.is_known(&Key::Address(name, net), Some(&Value::Address), added)
 }
 
 pub(super) fn encode_request(op: &Op, index: u32, net: &IpNet) -> Message {

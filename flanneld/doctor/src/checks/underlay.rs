@@ -5,7 +5,8 @@ use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{
-    Interface, LookupPurpose, Neighbour, Route, RouteError, RouteLookup, address, joins_hosts,
+    FLANNELD, Interface, LookupPurpose, Neighbour, Route, RouteError, RouteLookup, address,
+    joins_hosts,
 };
 use crate::facts::mesh::Path;
 use crate::finding::{Finding, Severity};
@@ -367,6 +368,8 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
         .known()
         .into_iter()
         .flatten()
+        // The gateways of flannel's routes are peers.
+        .filter(|route| route.protocol != FLANNELD)
         .filter_map(|route| macs.get(&route.via?).copied())
         .collect();
     let gone: BTreeSet<IpNet> =

@@ -100,18 +100,18 @@ fn describe_unread(what: &str, error: &KernelError) -> String {
     format!("cannot read the {what} (netlink): {error}")
 }
 
-/// The routes of other programs, and flannel's routes that overlap one of them. The other routes of flannel are as many
-/// as the peers.
+/// The routes of other programs, and flannel's routes that overlap one of them; all routes if the network is unknown. A
+/// daemon has as many other routes as peers, so it does not keep them.
 fn relevant_routes(
     client: &mut Client,
     network: Option<&Network>,
 ) -> Result<Vec<Route>, KernelError> {
-    let mut routes = read_routes(client, |route| route.protocol != FLANNELD)?;
-    let is_of_peers = |net: &&IpNet| {
-        network.is_some_and(|network| {
-            network.contains(net) && !network.own.nets().any(|own| own.contains(*net))
-        })
+    let Some(network) = network else {
+        return read_routes(client, |route| route.carries() || route.protocol != FLANNELD);
     };
+    let mut routes = read_routes(client, |route| route.protocol != FLANNELD)?;
+    let is_of_peers =
+        |net: &&IpNet| network.contains(net) && !network.own.nets().any(|own| own.contains(*net));
     let nets: Vec<IpNet> =
         routes.iter().map(|route| &route.net).filter(is_of_peers).copied().collect();
     if !nets.is_empty() {

@@ -6,7 +6,7 @@ use super::{causes, only, report};
 use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::on_command_line;
-use crate::facts::host::{Interface, Neighbour};
+use crate::facts::host::{FLANNELD, Interface, Neighbour};
 use crate::facts::mesh::{Path, State};
 use crate::facts::pods::{CniFile, LostPackets};
 use crate::finding::Severity::{self, Broken, Degraded, Risk};
@@ -84,6 +84,16 @@ fn wrong_address(facts: &mut Facts) {
 /// Each with the unexplained findings.
 const CAUSES: &[(Spoil, &[&str])] = &[
     (|facts| third(facts, CLONES), &["duplicate-mac", "peer-cut"]),
+    // Peers are the gateways of flannel's routes, if the backend has no tunnel.
+    (
+        |facts| {
+            third(facts, CLONES);
+            let routes = inside(&mut facts.host.routes).iter_mut();
+            let ours = routes.filter(|route| route.protocol == FLANNELD);
+            ours.for_each(|route| route.via = Some([192, 0, 2, 3].into()));
+        },
+        &["duplicate-mac", "peer-cut"],
+    ),
     (
         |facts| {
             third(facts, MACS);
