@@ -52,7 +52,7 @@ pub(super) fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
         }
     };
     let interfaces = known_or_why("interfaces", read_interfaces(&mut client));
-    let (routes, barring) = match relevant_routes(&mut client, pods.map(|pods| pods.network)) {
+    let (routes, barring) = match read_relevant_routes(&mut client, pods.map(|pods| pods.network)) {
         Ok(mut routes) => {
             let barring = routes.extract_if(.., |route| !route.carries()).collect();
             (Fact::Known(routes), Fact::Known(barring))
@@ -102,7 +102,7 @@ fn describe_unread(what: &str, error: &KernelError) -> String {
 
 /// The routes of other programs, and flannel's routes that overlap one of them; all routes if the network is unknown. A
 /// daemon has as many other routes as peers, so it does not keep them.
-fn relevant_routes(
+fn read_relevant_routes(
     client: &mut Client,
     network: Option<&Network>,
 ) -> Result<Vec<Route>, KernelError> {
