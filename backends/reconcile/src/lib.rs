@@ -188,13 +188,14 @@ impl Reconciler {
         let mut facts = self.kernel.facts(&self.goal.underlay, &queries).await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         // Computed before the state: the device must never have an older key than the announced one.
-        let announced = self.goal.plan.announced(&facts);
+        let mut announced = self.goal.plan.announced(&facts);
         // Computed before the kernel is read: this computation needs the most memory.
         let mut desired = self.goal.desired(leases, &facts);
         let found = self.kernel.read(&self.goal.scope, &desired.state).await?;
         let mut have = found.ours;
         if self.mac_conflicts.accept_rewritten(&desired.state, &have) {
             facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
+            announced = self.goal.plan.announced(&facts);
             desired = self.goal.desired(leases, &facts);
         }
         let want = &mut desired.state;
