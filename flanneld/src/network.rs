@@ -88,7 +88,7 @@ impl NetworkHandle for ConstantStatus {
 const COMPARISON: Duration = Duration::from_secs(2);
 
 impl RunningNetwork {
-    /// Waits at most [`COMPARISON`] until the reconciler has made so many passes and no longer compares the kernel with
+    /// Waits a limited time until the reconciler has made so many passes and no longer compares the kernel with
     /// the desired state. For ten thousand peers, that takes megabytes, and so does what other tasks know of the peers.
     pub async fn wait_compared(&self, passes: u64) {
         let end = tokio::time::Instant::now() + COMPARISON;
